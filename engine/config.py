@@ -128,8 +128,8 @@ class EngineConfig:
     )
     dtype: str = _setting(
         str, "auto", Change.RELOAD, "Compute dtype",
-        "Data type of weights, activations and, by default, KV cache. auto: bfloat16 if it is fast "
-        "on this machine and the model exceeds the CPU cache, else float32.",
+        "Data type of weights, activations and, by default, KV cache. auto: BF16 if it is fast "
+        "on this machine and the model exceeds the CPU cache, else FP32.",
         choices=("auto", "float32", "bfloat16", "float16"),
     )
     load_format: str = _setting(
@@ -140,8 +140,8 @@ class EngineConfig:
     )
     quantization: str = _setting(
         str, "auto", Change.RELOAD, "Quantization",
-        "Weight format of linear layers. auto: as in the checkpoint; none: unquantized; int8, "
-        "int4, nf4, fp8: quantized at load, without calibration. Other values name the format of a "
+        "Weight format of linear layers. auto: as in the checkpoint; none: unquantized; INT8, "
+        "INT4, NF4, FP8: quantized at load, without calibration. Other values name the format of a "
         "quantized checkpoint.",
         choices=(
             "auto", "none", "int8", "int4", "nf4", "fp8", "awq", "gptq", "compressed-tensors",
@@ -150,12 +150,12 @@ class EngineConfig:
     )
     quantization_group_size: int = _setting(
         int, 128, Change.RELOAD, "Group size",
-        "Input channels per int4 scale. Smaller groups: better quality, more memory.",
+        "Input channels per INT4 scale. Smaller groups: better quality, more memory.",
         minimum=32, maximum=256, unit="inputs",
     )
     quantization_head: str = _setting(
         str, "none", Change.RELOAD, "LM head",
-        "Weight format of LM head and embeddings. none: unquantized; int8: quantized at load. "
+        "Weight format of LM head and embeddings. none: unquantized; INT8: quantized at load. "
         "Saves most memory in small models.",
         choices=("none", "int8"),
     )
@@ -251,8 +251,8 @@ class EngineConfig:
     )
     kv_cache_dtype: str = _setting(
         str, "auto", Change.CACHE_REBUILD, "KV cache dtype",
-        "KV cache dtype. auto: the compute dtype. fp8 (e4m3) and int8: 8-bit, per-token scales; "
-        "about 2× the tokens of 16-bit. Different dtypes for K and V: k=int8,v=fp8.",
+        "KV cache dtype. auto: the compute dtype. FP8 (E4M3) and INT8: 8-bit, per-token scales; "
+        "about 2× the tokens of 16-bit. For INT8 keys and FP8 values type k=int8,v=fp8.",
         choices=KV_DTYPES, check_other=check_kv_dtype, other="k=K,v=V",
     )
     kv_cache_memory_bytes: int | None = _setting(

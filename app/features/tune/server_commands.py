@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from engine.config import SETTINGS, EngineConfig
 from engine.hardware.device_map import ALL
 from engine.hardware.devices import CPU
-from engine.units import setting_text
+from engine.units import precision_name, setting_text
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,21 +181,23 @@ class Translation:
     def _note_weights(self) -> None:
         """Differences of precision, or the alternative."""
         config, method = self.config, self.config.quantization
+        name = precision_name(method)
         if config.dtype == "auto" and self.facts.dtype:
-            self.notes.append(f"The server resolves dtype auto; Inferdeck uses {self.facts.dtype}.")
+            own = precision_name(self.facts.dtype)
+            self.notes.append(f"The server resolves dtype auto; Inferdeck uses {own}.")
         self.known.append("quantization_group_size")
         if method in STORED:
             self.known.append("quantization")
         elif not self.weight_options:  # only the method is listed as missing
-            self.notes.append(f"{self.server} cannot quantize to {method} at load time. {_MAKE}")
+            self.notes.append(f"{self.server} cannot quantize to {name} at load time. {_MAKE}")
         else:
             self.known.append("quantization")
             self.notes.append(
-                f"{method}: the server quantizes differently. Evaluate quality on the server."
+                f"{name}: the server quantizes differently. Evaluate quality on the server."
             )
             if self.weights is WEIGHTS_VLLM and method == "fp8":
                 self.notes.append(
-                    "fp8 in vLLM also quantizes activations and requires a GPU with FP8 support."
+                    "FP8 in vLLM also quantizes activations and requires a GPU with FP8 support."
                 )
             if self.weights is WEIGHTS_SGLANG and method == "int4":
                 self.notes.append("int4wo uses Inferdeck's group size and requires a GPU.")

@@ -27,6 +27,7 @@ from app.features.tune.servers import (
     vllm_command,
 )
 from engine.config import SETTINGS, EngineConfig
+from engine.units import precision_name
 from tests.figures import numbers
 
 BASE = EngineConfig(model="/models/my model's", dtype="bfloat16", max_model_len=4096)
@@ -266,7 +267,7 @@ def test_rounding_while_loading_is_said_where_the_server_can(
 ) -> None:
     command = make(BASE.replace(quantization=method, quantization_group_size=64))
     assert option(command, flag) == value and not command.missing
-    assert any(method in note for note in command.notes)
+    assert any(precision_name(method) in note for note in command.notes)
 
 
 @pytest.mark.parametrize(
@@ -290,7 +291,7 @@ def test_a_quantized_checkpoint_needs_no_option(make: Any, method: str) -> None:
 def test_a_precision_that_was_left_to_the_engine_is_left_to_the_server(make: Any) -> None:
     command = make(BASE.replace(dtype="auto"), Facts(dtype="float32"))
     assert "float32" not in command.text and "auto" in command.text
-    assert any("float32" in note for note in command.notes)
+    assert any(precision_name("float32") in note for note in command.notes)
     assert make(BASE, Facts(dtype="bfloat16")).notes == make(BASE).notes  # it was chosen
 
 
