@@ -8,7 +8,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 
 from engine.snapshot import RequestTimes, StepRecord
-from widgets.latency.causes import Gap, Usual, explained
+from widgets.latency.causes import Gap, ReplyTimes, Usual, explained
 from widgets.latency.reply import ReplyLatency, gaps_between, has_first, own_steps, stretches_of
 
 RECENT = 2000
@@ -16,15 +16,17 @@ RECENT = 2000
 
 
 class GrowingLatency:
-    """`update` gives what `reply_latency` does, with reasons for the slow gaps alone. A step that
-    the history dropped is dropped here too; the reasons found in it stay."""
+    """`update` gives what `reply_latency` does, with reasons for the slow gaps alone, and those
+    that are stored with the times. A step that the history dropped is dropped here too; the reasons
+    found in it stay."""
 
     def __init__(self) -> None:
-        self._request_id = ""
+        self.request_id = ""
+        """Of the last update."""
         self._restart("", 0.0)
 
     def _restart(self, request_id: str, arrival: float) -> None:
-        self._request_id, self._arrival = request_id, arrival
+        self.request_id, self._arrival = request_id, arrival
         self._gaps: list[Gap] = []
         self._settled = 0  # output events whose steps are all in their gaps
         self._dropped = 0  # gaps whose steps are no longer in the history
@@ -33,13 +35,17 @@ class GrowingLatency:
     def update(
         self, request_id: str, times: RequestTimes, steps: Sequence[StepRecord]
     ) -> ReplyLatency:
-        is_same = (request_id, times.arrival) == (self._request_id, self._arrival)
+        is_same = (request_id, times.arrival) == (self.request_id, self._arrival)
         if not is_same or len(times.tokens) < self._settled or bool(steps) != self._had_steps:
             self._restart(request_id, times.arrival)
         self._had_steps = bool(steps)
         own = own_steps(times, steps)
         self._add(times, own)
         self._drop_old(own)
+        for reason in times.reasons if isinstance(times, ReplyTimes) else ():
+            if reason.place < len(self._gaps):
+                gap = self._gaps[reason.place]
+                self._gaps[reason.place] = gap._replace(reason=reason, is_stored=True)
         found = ReplyLatency(
             request_id, tuple(stretches_of(request_id, times, own)), tuple(self._gaps)
         )
@@ -76,6 +82,6 @@ class GrowingLatency:
         for place in places:
             gap = self._gaps[place]
             self._gaps[place] = gap._replace(
-                reason=explained(place, gap, self._request_id, usual)
+                reason=explained(place, gap, self.request_id, usual)
             )
         return ReplyLatency(latency.request_id, latency.stretches, tuple(self._gaps))

@@ -60,6 +60,8 @@ class ReplyInspector(QObject):
         """The reply that is shown."""
         self._live = QTimer(self, singleShot=True)
         self._live.timeout.connect(self._refresh_live)
+        self._ending = QTimer(self, singleShot=True)
+        self._ending.timeout.connect(self._show_ended)
         controller.current_changed.connect(self.follow)
         controller.messages_changed.connect(lambda conversation_id: self.follow())
         controller.generation.reply_changed.connect(self._on_reply)
@@ -101,7 +103,26 @@ class ReplyInspector(QObject):
         message = self._message
         if message is None:
             self.view.show_nothing()
-            return
+        elif not self._is_ending(message):
+            self._show(message)
+        elif not self._ending.isActive():
+            self._ending.start(LIVE_MS)
+
+    def _is_ending(self, message: Message) -> bool:
+        """Whether a long reply was generated until now. It is being saved, and the causes of its
+        last gaps are looked for: what the panel shows of it can wait."""
+        shown = self._latency
+        if shown is None or self._explained is not None or len(shown.gaps) <= AT_ONCE:
+            return False
+        is_over = self._controller.generation.progress(message.id) is None
+        return is_over and shown.request_id == message.id
+
+    def _show_ended(self) -> None:
+        message = self._message
+        if message is not None and self.view.isVisible():
+            self._show(message)
+
+    def _show(self, message: Message) -> None:
         asked = self._controller.current.messages.get(message.parent_id or "")
         self.view.show_prompt(" ".join(asked.text[:200].split()) if asked else "")
         self._show_blocks(message)
@@ -172,18 +193,19 @@ class ReplyInspector(QObject):
                 self._explain(times)
 
     def _explain(self, times: RequestTimes) -> None:
-        """Show the latency of a reply that has ended, of which more than one signal tells. That of
-        a long reply comes from another thread: until then, as it was while it was generated."""
+        """Show the latency of a reply that has ended. That of a long one continues what was known
+        while it was generated, or comes from another thread."""
         if times is not self._explained:
-            self._explained = times
-            if self._latency is not None and self._latency.request_id != self.chosen:
-                self._latency = None
-            explain = partial(reply_latency, self.chosen, times, self._steps_of(times))
-            if len(times.tokens) > AT_ONCE:
-                self._explaining.run(explain, self._got_latency, self._refuse)
+            self._explained, self._latency = times, None
+            self._explaining.cancel()
+            given = self.chosen, times, self._steps_of(times)
+            if len(times.tokens) <= AT_ONCE:
+                self._latency = reply_latency(*given)
+            elif self._growing.request_id == self.chosen:
+                self._latency = self._growing.update(*given)
             else:
-                self._explaining.cancel()
-                self._latency = explain()
+                explain = partial(reply_latency, *given)
+                self._explaining.run(explain, self._got_latency, self._refuse)
         if self._latency is not None:
             self.view.show_latency(self._latency)
 

@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 
 from engine.snapshot import RequestTimes, StepEntry
 from tests.widgets.latency.test_reply_latency import Run, prefill
-from widgets.latency.causes import Cause
+from widgets.latency.causes import Cause, Reason, ReplyTimes
 from widgets.latency.growing import GrowingLatency
-from widgets.latency.reply import ReplyLatency
+from widgets.latency.reply import ReplyLatency, reply_latency
 
 DECODE = StepEntry("me", "decode", 1)
 
@@ -71,6 +71,21 @@ def test_a_gap_whose_step_comes_later_waits_for_its_cause() -> None:
     assert early.slow_gaps and early.slow_gaps[0].reason is None
     later = shown(growing, run, len(run.tokens), len(run.steps)).slow_gaps[0].reason
     assert later is not None and later.cause is not Cause.BETWEEN
+
+
+@given(works, works, st.data())
+def test_stored_reasons_are_kept(done: list[str], more: list[str], data: st.DataObject) -> None:
+    run, growing = written([*done, "", *more]), GrowingLatency()
+    shown(growing, run, len(run.tokens) // 2, len(run.steps) // 2)
+    places = data.draw(st.sets(st.integers(0, len(run.tokens) - 2)))
+    stored = tuple(Reason(place, Cause.REBUILD, 0.5) for place in sorted(places))
+    times = ReplyTimes(100.0, run.first, tuple(run.tokens), run.tokens[-1].time, stored)
+    found, whole = growing.update("me", times, run.steps), reply_latency("me", times, run.steps)
+    assert tuple(gap.reason for gap in found.gaps if gap.is_stored) == stored
+    of_stored = [place for place in found.slow_places if place in places]
+    assert [found.causes[place] for place in of_stored] == [
+        whole.causes[place] for place in of_stored
+    ]
 
 
 def test_another_reply_begins_anew() -> None:

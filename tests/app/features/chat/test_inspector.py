@@ -17,6 +17,7 @@ from engine.snapshot import BlockSnapshot, RequestTimes, TokenEvent
 from engine.units import duration_text
 from tests.app.fakes import Script
 from tests.app.window_fixtures import application, ask, reply, script, wait_idle
+from widgets.latency.reply import ReplyLatency
 
 __all__ = ["application", "script"]  # fixtures
 
@@ -104,6 +105,40 @@ def test_the_figures_are_those_of_the_reply(
     shown = view.latency._latency
     assert shown is not None and len(shown.gaps) == len(times.tokens) - 1
     assert view.blocks.note.text().startswith("2 blocks")  # the last that it had
+
+
+def test_the_latency_of_a_long_reply_follows(
+    qtbot: QtBot, application: Application, script: Script, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It continues what was shown while it was generated; that of one before comes from another
+    thread."""
+    monkeypatch.setattr("app.features.chat.inspector.AT_ONCE", 5)
+    script.step_s, script.replies = 0.02, 40
+    page, chat = application.pages.chat_page, application.pages.chat
+    inspector, ended = page.inspector, []
+    application.window.resize(1600, 1000)
+
+    def is_whole(shown: ReplyLatency | None, message_id: str) -> bool:
+        times = chat.times.of(message_id)
+        assert times is not None
+        if shown is None or shown.request_id != message_id:
+            return False
+        return len(shown.gaps) == len(times.tokens) - 1
+
+    ask(application, "hello", max_tokens=40)
+    for words in ("again", ""):
+        wait_idle(qtbot, application)
+        ended.append(reply(application).id)
+        assert inspector.chosen == ended[-1]
+        qtbot.waitUntil(lambda: is_whole(inspector.view.latency._latency, ended[-1]))
+        assert inspector.view.latency.isVisible()
+        if words:
+            page.composer.set_text(words)
+            page.composer.send()
+
+    inspector.choose(ended[0])
+    qtbot.waitUntil(lambda: is_whole(inspector.view.latency._latency, ended[0]))
+    assert inspector.view.latency.isVisible()
 
 
 def test_it_follows_the_last_reply_until_another_is_chosen(
