@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import resource
 import shutil
 import sqlite3
 import stat
@@ -12,7 +11,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -31,38 +30,17 @@ from app.storage import (
 from app.storage.database import COMPANIONS
 from app.storage.errors import StorageCorruptError
 from tests import ROOT
-
-NUM_CHATS, NUM_MESSAGES = 12, 20
-"""Chats, and messages of each: pages of every kind are needed."""
-
-
-@contextmanager
-def full_disk() -> Iterator[None]:
-    """No file grows beyond 4 bytes; the system call says that the file is too large."""
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (4, before[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
-
-
-@contextmanager
-def read_only(folder: Path) -> Iterator[None]:
-    """As a user who may read the folder only."""
-    for file in folder.iterdir():
-        file.chmod(0o444)
-    folder.chmod(0o555)
-    if is_root := os.geteuid() == 0:
-        os.seteuid(65534)
-    try:
-        yield
-    finally:
-        if is_root:
-            os.seteuid(0)
-        folder.chmod(0o700)
-        for file in folder.iterdir():
-            file.chmod(0o600)
+from tests.app.storage.damage import (
+    NUM_CHATS,
+    NUM_MESSAGES,
+    fill,
+    full_disk,
+    leave_companion,
+    pages_of,
+    read_only,
+    recovered,
+    spoil,
+)
 
 
 @pytest.fixture
@@ -70,35 +48,6 @@ def path() -> Iterator[Path]:
     folder = Path(tempfile.mkdtemp(prefix="test-chats-"))  # pytest's own is closed to other users
     yield folder / "chats.sqlite3"
     shutil.rmtree(folder)
-
-
-def fill(path: Path) -> None:
-    with closing(ChatStore(path)) as store:
-        for c in range(NUM_CHATS):
-            messages = [
-                StoredMessage(f"m{c}.{n}", f"c{c}", f"m{c}.{n - 1}" if n else None, "user",
-                              f"text {c} {n} " + "lorem " * (40 + 11 * n))
-                for n in range(NUM_MESSAGES)
-            ]  # fmt: skip
-            store.add_messages(StoredConversation(f"c{c}", f"Chat {c}"), *messages)
-            store.save_packed(TOKENS, f"m{c}.1", lambda: b"packed" * 40)
-        store.save_preset("Mine", {"temperature": 0.3}).result(60)
-
-
-def leave_companion(path: Path) -> None:
-    """What a killed process leaves: the last chat is in the companion only."""
-    script = """
-import os, sys
-from pathlib import Path
-from app.storage import ChatStore, StoredConversation, StoredMessage
-store = ChatStore(Path(sys.argv[1]))
-one = StoredMessage("late", "c99", None, "user", "the last words")
-store.add_messages(StoredConversation("c99", "Last"), one).result(60)
-os._exit(9)
-"""
-    run = [sys.executable, "-c", script, str(path)]
-    subprocess.run(run, cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)}, timeout=60)
-    assert path.with_name(path.name + "-wal").stat().st_size
 
 
 def files_of(folder: Path) -> dict[str, bytes]:
@@ -243,27 +192,6 @@ def test_a_header_that_lies_keeps_no_window_closed(path: Path, name: str) -> Non
         store.add_messages(StoredConversation("c", "Written meanwhile")).result(60)
         assert "c" in [c.id for c in store.conversations()]
     assert path.read_bytes() == before
-
-
-def pages_of(path: Path) -> dict[str, list[int]]:
-    with closing(sqlite3.connect(path)) as connection:
-        rows = connection.execute("SELECT name, pageno FROM dbstat").fetchall()
-    found: dict[str, list[int]] = {}
-    for name, number in rows:
-        found.setdefault(name, []).append(number)
-    return found
-
-
-def spoil(path: Path, *numbers: int) -> None:
-    with path.open("r+b") as file:
-        for number in numbers:
-            file.seek((number - 1) * 4096)
-            file.write(bytes(range(256)) * 16)
-
-
-def recovered(store: ChatStore) -> None:
-    if store.recovery is not None:
-        store.recovery.ended.result(60)
 
 
 def all_of(store: ChatStore) -> dict[str, int]:

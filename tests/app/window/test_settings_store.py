@@ -16,7 +16,7 @@ from app.window.settings_store import MAX_RECENT, RecentModel, SettingsStore, ch
 from app.window.settings_watch import SettingsWatch
 from engine.config import EngineConfig
 from engine.errors import ConfigError
-from tests.app.storage.test_unusable_files import full_disk
+from tests.app.storage.damage import full_disk
 
 
 @pytest.fixture

@@ -73,3 +73,8 @@ def test_search_marks_the_words_and_scrolls_to_them(chat: Chat, qtbot: QtBot) ->
     assert shown.rect().contains(text.viewport().mapTo(shown, place.center()))
     qtbot.keyClick(chat.page.list.search, Qt.Key.Key_Escape)
     qtbot.waitUntil(lambda: not text.extraSelections())
+
+
+def test_half_a_surrogate_pair_finds_nothing(chat: Chat) -> None:
+    chat.ask("lorem", "ipsum")
+    assert chat.controller.search("lorem") and chat.controller.search("lorem \ud83d") == []
