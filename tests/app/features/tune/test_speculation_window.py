@@ -14,16 +14,8 @@ from app.features.models.session import DRAFT
 from app.features.tune.draft_models import METHOD, MODEL, WITH_MODEL
 from app.main.application import Application
 from app.paths import starter_draft, starter_head, starter_model
-from tests.app.main.test_window_engine import (
-    LOAD_MS,
-    LONG,
-    REPLY_MS,
-    ask,
-    reply,
-    slow_down,
-    wait_for_end,
-    wait_for_tokens,
-)
+from tests.app.real_window import LOAD_MS, LONG, REPLY_MS, slow_down, wait_for_end, wait_for_tokens
+from tests.app.window_fixtures import ask, reply
 from tests.figures import numbers
 from widgets.controls.paths import PathControl
 from widgets.tokens.paint import PAINTS
