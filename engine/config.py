@@ -30,6 +30,9 @@ class Change(StrEnum):
     RELOAD = "reload"  # the model is loaded again
 
 
+LARGEST_BUDGET = 2048
+"""Tokens: the most that is chosen for max_num_batched_tokens None."""
+
 TYPE_NAMES = {int: "an integer", float: "a number", bool: "true or false", str: "text"}
 
 
@@ -188,10 +191,12 @@ class EngineConfig:
         int, 16, Change.LIVE, "Max running requests", "Maximum requests per step.",
         minimum=1, maximum=1024, unit="requests",
     )
-    max_num_batched_tokens: int = _setting(
-        int, 512, Change.LIVE, "Max batched tokens",
-        "Maximum tokens per step. Larger: faster prefill. Smaller: steadier ITL.",
-        minimum=1, maximum=131072, unit="tokens",
+    max_num_batched_tokens: int | None = _setting(
+        int, None, Change.LIVE, "Max batched tokens",
+        "Maximum tokens per step. Larger: faster prefill. Smaller: steadier ITL. None: on a CPU, "
+        "the largest step of 64 to 2,048 tokens that takes at most 250 ms, measured at load; on a "
+        "GPU, 512.",
+        minimum=1, maximum=131072, unit="tokens", optional=True,
     )
     batching: str = _setting(
         str, "continuous", Change.LIVE, "Batching",
@@ -283,8 +288,13 @@ class EngineConfig:
         """Maximum tokens of one step. Without chunking a whole context has to fit beside one
         token of every other request (needs max_model_len resolved)."""
         if self.enable_chunked_prefill:
-            return self.max_num_batched_tokens
-        return max(self.max_num_batched_tokens, (self.max_model_len or 0) + self.max_num_seqs)
+            return self.token_budget
+        return max(self.token_budget, (self.max_model_len or 0) + self.max_num_seqs)
+
+    @property
+    def token_budget(self) -> int:
+        """`max_num_batched_tokens`, or the most that may be chosen while it is not measured."""
+        return self.max_num_batched_tokens or LARGEST_BUDGET
 
     @property
     def devices(self) -> tuple[str, ...]:

@@ -76,7 +76,7 @@ class LLMEngine:
 
     @property
     def config(self) -> EngineConfig:
-        """The configuration in force, with dtype, max_model_len and num_threads resolved."""
+        """The configuration in force, with all that it left open resolved."""
         return self._host.config
 
     @property
@@ -280,6 +280,11 @@ class LLMEngine:
         change = wanted.change_class(self.config)
         if change is not None:
             self._loop.settle()
+        if change is Change.RELOAD:
+            wanted = self._host.without_budget(wanted, changes)
+        elif wanted.max_num_batched_tokens is None:
+            wanted = self._host.with_budget(wanted)
+            change = wanted.change_class(self.config)
         if change is Change.LIVE:
             self._update(wanted)
         elif change is Change.CACHE_REBUILD:

@@ -81,6 +81,6 @@ def _on_gpu(
         # a row for each token of a step that is replayed, whatever is captured later
         max_num_seqs=max(config.max_num_seqs, MOST_CAPTURED),
         max_model_len=config.max_model_len,
-        max_num_batched_tokens=config.max_num_batched_tokens,
+        max_num_batched_tokens=config.token_budget,
         most_workspace=most_workspace,
     )

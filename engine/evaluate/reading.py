@@ -112,7 +112,7 @@ def read_states(
 ) -> Iterator[Tensor]:
     """The states [R, hidden] that predict the scored tokens, in the order of the text, as many at
     a time as one chunk gives. No request may be in the engine, and no prefix cached."""
-    chunk, block_size = engine.config.max_num_batched_tokens, engine.config.block_size
+    chunk, block_size = engine.config.token_budget, engine.config.block_size
     total, done = len(text.scored), 0
     progress(0, total)
     for window in text.windows:

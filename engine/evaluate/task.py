@@ -289,7 +289,15 @@ def plain(config: EngineConfig, **changes: Any) -> EngineConfig:
     return config.replace(**{**defaults, **changes})
 
 
+CHUNK = 512
+"""Tokens that are scored at once, unless the user sets it: a measured number would differ from run
+to run, and with it the last digits of a report."""
+
+
 def measurable(config: EngineConfig) -> EngineConfig:
     """`config` without what changes no token."""
     defaults = {name: SETTINGS[name].default for name in WITHOUT_MEANING}
-    return config.replace(**defaults, enable_chunked_prefill=True)
+    budget = config.max_num_batched_tokens or CHUNK
+    return config.replace(
+        **defaults, enable_chunked_prefill=True, max_num_batched_tokens=budget
+    )

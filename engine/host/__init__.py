@@ -3,5 +3,6 @@
 resolve, assembly          resolves a configuration; builds model, runner and cache
 kv_cache, offload_runner   caches that fit in memory; steps with CPU offload
 description                the model's description in snapshots
+token_budget               max_num_batched_tokens by measurement
 model_host                 replaces model or cache while requests wait
 """

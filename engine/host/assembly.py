@@ -6,6 +6,7 @@ import dataclasses
 import gc
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -43,6 +44,7 @@ from engine.host.kv_cache import (
 )
 from engine.host.offload_runner import OffloadRunner
 from engine.host.resolve import resolve
+from engine.host.token_budget import measured_budget
 from engine.memory.plan import plan_memory
 from engine.memory.profiling import measure_activations
 from engine.models.architecture import config_named, resolve_class
@@ -77,6 +79,14 @@ def make_runner(loaded: LoadedModel, backend: AttentionBackend, device: str) -> 
     return ModelRunner(loaded.model, backend, device)
 
 
+def measuring_runner(
+    config: EngineConfig, loaded: LoadedModel, layers: dict[int, LayerSpec], num_blocks: int
+) -> ModelRunner:
+    """With a cache of its own, of `num_blocks`."""
+    cache = make_cache(config, layers, loaded.ranks, num_blocks, loaded.device_map.host_layers)
+    return make_runner(loaded, cache, config.device)
+
+
 Cancelled = Callable[[], bool]
 
 _MOVED_AT_ONCE = 16
@@ -95,7 +105,7 @@ class Held(NamedTuple):
 
 @dataclass(slots=True)
 class Assembly:
-    """A model that is ready to run. `config` has dtype, max_model_len and num_threads resolved.
+    """A model that is ready to run. `config`: with all that it left open resolved.
     `step_bytes`: measured memory of its largest step on a GPU."""
 
     config: EngineConfig
@@ -296,12 +306,17 @@ class _Builder:
         """source: the draft model's checkpoint."""
         config, checkpoint, progress = self.config, self.checkpoint, self.progress
         layers = self._probe(loaded)
-        draft = step_bytes = None
+        draft = step_bytes = budget = None
         if source is not None:
             draft = load_draft(config, source, checkpoint, loaded.model, progress, self.cancelled)
         if is_cuda(config.device):
             progress("Profiling peak memory", 0, 0)
             step_bytes = self._measured_step(loaded, layers)
+        elif config.max_num_batched_tokens is None:
+            progress("Timing prefill steps", 0, 0)
+            budget = measured_budget(config, partial(measuring_runner, config, loaded, layers))
+            config = config.replace(max_num_batched_tokens=budget.tokens)
+        if step_bytes is not None or budget is not None:
             held = dict(loaded.bytes_on)
             held[config.device] += draft.weights_bytes if draft is not None else 0
             measured = plan_memory(
@@ -321,6 +336,7 @@ class _Builder:
         runner = make_runner(loaded, cache, config.device)
         capture_steps(runner, proposer, config, plan, progress)
         info = model_info(config, checkpoint, self.tokenizer, loaded, layers, plan)
+        info = dataclasses.replace(info, token_budget=budget)
         # What lives as long as the model need not be looked at in every collection. (After a
         # collection that was only requested, garbage would be kept with it.)
         if garbage.collect():
@@ -367,12 +383,7 @@ class _Builder:
         """Measured memory of the largest step on the GPU. Raises OutOfMemoryError if not even the
         step fits."""
         config = self.config
-
-        def runner(num_blocks: int) -> ModelRunner:
-            host_layers = loaded.device_map.host_layers
-            cache = make_cache(config, layers, loaded.ranks, num_blocks, host_layers)
-            return make_runner(loaded, cache, config.device)
-
+        runner = partial(measuring_runner, config, loaded, layers)
         try:
             return measure_activations(config, self.checkpoint.config.vocab_size, runner)
         except RuntimeError as error:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+from collections.abc import Collection
+from functools import partial
 from typing import NamedTuple
 
 from engine.config import Change, EngineConfig
@@ -22,10 +24,12 @@ from engine.host.assembly import (
     Progress,
     assemble,
     build,
+    measuring_runner,
     release_memory,
     with_steps,
 )
 from engine.host.kv_cache import build_caches, capture_steps, with_layers
+from engine.host.token_budget import BUDGET_ON_GPU, measured_budget
 from engine.memory.plan import plan_memory, shrunk
 from engine.models.checkpoint import Checkpoint
 from engine.runner.cuda_graphs import most_rows
@@ -60,7 +64,7 @@ class ModelHost:
 
     @property
     def config(self) -> EngineConfig:
-        """The configuration in force, with dtype, max_model_len and num_threads resolved."""
+        """The configuration in force, with all that it left open resolved."""
         return self.assembly.config
 
     @property
@@ -120,6 +124,27 @@ class ModelHost:
                     "device", "dtype", "quantization", "max_model_len", "block_size",
                     "kv_cache_dtype", "speculative_method", "num_speculative_tokens", "gpu_layers",
                     "tensor_parallel_size", "pipeline_parallel_size"} & set(changed)  # fmt: skip
+
+    def with_budget(self, config: EngineConfig) -> EngineConfig:
+        """`config` with the measured token budget where it leaves that open."""
+        if config.max_num_batched_tokens is not None:
+            return config
+        if is_cuda(config.device):
+            return config.replace(max_num_batched_tokens=BUDGET_ON_GPU)
+        assembly, budget = self.assembly, self.info.token_budget
+        if budget is None:
+            runner = partial(measuring_runner, self.config, assembly.loaded, assembly.layers)
+            budget = measured_budget(self.config, runner)
+            assembly.info = dataclasses.replace(assembly.info, token_budget=budget)
+        return config.replace(max_num_batched_tokens=budget.tokens)
+
+    def without_budget(self, config: EngineConfig, chosen: Collection[str]) -> EngineConfig:
+        """`config` with the token budget left open for another measurement, where the one in force
+        was measured and is not among the settings `chosen` now."""
+        name, budget = "max_num_batched_tokens", self.info.token_budget
+        if name in chosen or budget is None or budget.tokens != self.config.max_num_batched_tokens:
+            return config
+        return config.replace(max_num_batched_tokens=None)
 
     def use(self, config: EngineConfig) -> None:
         """Apply live settings; capture graphs if more requests may run."""

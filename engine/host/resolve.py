@@ -9,6 +9,7 @@ from engine.errors import ConfigError
 from engine.hardware.device_map import CHOICES
 from engine.hardware.devices import is_cuda, resolve_device, resolve_ranks
 from engine.hardware.machine import default_dtype, machine_info
+from engine.host.token_budget import BUDGET_ON_GPU
 from engine.memory.plan import NOTHING, automatic_length
 from engine.models.architecture import check_size, count_parameters, resolve_class
 from engine.models.checkpoint import Checkpoint
@@ -43,6 +44,8 @@ def resolve(
         device=device, dtype=dtype, num_threads=config.num_threads or machine.default_threads
     )
     length = config.max_model_len or automatic_length(checkpoint, config, limit or 4096, in_use)
+    if is_cuda(device) and config.max_num_batched_tokens is None:  # elsewhere it is measured
+        config = config.replace(max_num_batched_tokens=BUDGET_ON_GPU)
     return config.replace(max_model_len=length), checkpoint
 
 

@@ -18,6 +18,7 @@ from engine.snapshot.engine import (
     SpeedUp,
     ThreadFigures,
     ThreadsOf,
+    TokenBudget,
 )
 from engine.snapshot.memory import (
     BLOCK_CACHED,

@@ -11,6 +11,16 @@ from engine.snapshot.requests import RequestSnapshot, RequestState
 from engine.snapshot.steps import StepRecord
 
 
+class TokenBudget(NamedTuple):
+    """max_num_batched_tokens as measured: a step of `tokens` prompt tokens takes `seconds`, at most
+    `limit_s` unless it is the smallest choice. larger_s: the next choice's; None if not tried."""
+
+    tokens: int
+    seconds: float
+    limit_s: float
+    larger_s: float | None
+
+
 @dataclass(frozen=True, slots=True, weakref_slot=True)
 class ModelInfo:
     """The loaded model's description.
@@ -21,7 +31,8 @@ class ModelInfo:
     ("": unquantized). Of `weights_bytes`, `output_bytes` are the output layer's, `lookup_bytes`
     those of the input embedding above, `expert_bytes` those of experts. `device_name`: the name of
     `device`, with its cores for a CPU, and with the offloaded layers. `num_ranks`: ranks that
-    compute each layer together; `num_stages`: GPUs of a pipeline.
+    compute each layer together; `num_stages`: GPUs of a pipeline. `token_budget`: the measured one;
+    None if it was not measured.
     """
 
     name: str
@@ -53,6 +64,7 @@ class ModelInfo:
     expert_bytes: int = 0
     num_ranks: int = 1
     num_stages: int = 1
+    token_budget: TokenBudget | None = None
 
     @property
     def is_described(self) -> bool:

@@ -106,8 +106,8 @@ class PackedEntries(PackedRows[StepEntry]):
     def __init__(self, entries: Sequence[StepEntry]) -> None:
         ids, kinds, *numbers, resumed = zip(*entries, strict=True) if entries else [()] * 9
         self.request_ids: tuple[str, ...] = ids
-        self.is_prefill = np.fromiter(map("prefill".__eq__, kinds), np.bool_, len(kinds))
-        self.is_resumed = np.fromiter(resumed, np.bool_, len(resumed))
+        self.is_prefill = np.array(list(map("prefill".__eq__, kinds)), np.bool_)
+        self.is_resumed = np.array(resumed, np.bool_)
         self._numbers = np.array(numbers, np.int32)
 
     def numbers(self, name: str) -> NDArray[np.int32]:

@@ -169,6 +169,7 @@ class FakeEngineThread(threading.Thread):
             dtype="float32" if config.dtype == "auto" else config.dtype,
             max_model_len=config.max_model_len or 2048,
             num_threads=config.num_threads or 2,
+            max_num_batched_tokens=config.max_num_batched_tokens or 512,
         )
         self.on_event(m.Loaded(self._config, self._model(), self._plan()))
         self._publish()

@@ -29,8 +29,9 @@ def tiny_folder(tiny_model: Any, tmp_path_factory: pytest.TempPathFactory) -> Pa
 @pytest.fixture
 def config(tiny_folder: Path) -> EngineConfig:
     return EngineConfig(
-        model=str(tiny_folder), dtype="float32", num_threads=1, kv_cache_memory_bytes=2**20
-    )
+        model=str(tiny_folder), dtype="float32", num_threads=1, kv_cache_memory_bytes=2**20,
+        max_num_batched_tokens=512,
+    )  # fmt: skip
 
 
 @pytest.fixture
@@ -58,6 +59,7 @@ def make_engine(tiny_folder: Path) -> Iterator[Callable[..., LLMEngine]]:
             num_threads=1,
             block_size=8,
             kv_cache_memory_bytes=2**20,
+            max_num_batched_tokens=512,
         )
         engines.append(LLMEngine(config.replace(**settings)))
         return engines[-1]

@@ -202,7 +202,7 @@ def generate(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Monke
                 layers, num_blocks, config.block_size, dtype, config.kv_dtype,
                 torch.device("cpu"), implementation, max_num_seqs=config.max_num_seqs,
                 max_model_len=config.max_model_len,
-                max_num_batched_tokens=config.max_num_batched_tokens,
+                max_num_batched_tokens=config.token_budget,
             )  # fmt: skip
 
         with monkeypatch.context() as patch:

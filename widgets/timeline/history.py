@@ -17,7 +17,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from itertools import islice
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,8 +26,7 @@ from engine.snapshot import PackedEntries, RequestSnapshot, RequestState, StepRe
 
 Kept = TypeVar("Kept")
 CAPACITY = 10_000
-_FIRST_NUMBERS, _FORGOTTEN = 256, np.iinfo(np.int64).max
-_NO_REQUESTS: tuple[tuple[str, ...], NDArray[np.int64]] = (), np.zeros(0, np.int64)
+_FIRST_NUMBERS = 256
 FINISHED = 0x80
 """Flag on the kind of a request's last cell."""
 RESUMED = 0x40
@@ -85,13 +84,11 @@ class StepHistory:
         self._next_number = 0
         self._numbers: dict[str, int] = {}
         self._ids: dict[int, str] = {}
-        self._same = _NO_REQUESTS
+        self._last_seen: dict[int, int] = {}
         self._arrivals: dict[str, float] = {}
         self._waiting: dict[str, Span] = {}
         self._spans: deque[Span] = deque()
-        # by number: the end of its last step, and its ordinal; _FORGOTTEN afterwards
-        self._output_at = np.full(_FIRST_NUMBERS, np.nan)
-        self._last_seen = np.full(_FIRST_NUMBERS, _FORGOTTEN)
+        self._output_at = np.full(_FIRST_NUMBERS, np.nan)  # end of its last step, by number
 
     # What there is -----------------------------------------------------------------------------
 
@@ -169,13 +166,14 @@ class StepHistory:
         step, ordinal = packed(step), self.end
         kept: object = step.entries  # a tuple if they are few
         entries = kept if isinstance(kept, PackedEntries) else PackedEntries(step.entries)
-        places, kinds = self._begin_all(entries.request_ids, ordinal), _kinds(entries)
+        numbers = self._begin_all(entries.request_ids, ordinal)
+        places, kinds = np.array(numbers, np.int64), _kinds(entries)
         gaps = self._gaps(places, entries, step.end)
         finished = set(step.finished)
         if finished:
             is_last = [request_id in finished for request_id in entries.request_ids]
             kinds[is_last] |= FINISHED
-        self._last_seen[places] = ordinal
+        self._last_seen.update(dict.fromkeys(numbers, ordinal))
         others, waits = self._add_waits(step, ordinal)
         self._records.append(step)
         if others:
@@ -183,7 +181,6 @@ class StepHistory:
         self._columns.append(Column(places, kinds, *gaps))
         for request_id in finished:
             self._numbers.pop(request_id, None)
-            self._same = _NO_REQUESTS
         if len(self._records) > self.capacity:
             self._forget_oldest()
 
@@ -192,17 +189,16 @@ class StepHistory:
     ) -> tuple[float, float]:
         """Mean and longest time per output token. What a request did before a decode, a decode or
         the end of its prefill, had an output too."""
+        while self._next_number > len(self._output_at):
+            self._output_at = np.append(self._output_at, np.full(len(self._output_at), np.nan))
         before = self._output_at[numbers]
         self._output_at[numbers] = now
-        spent, tokens = now - before, 1 + entries.numbers("num_accepted")
-        has_gap = ~(entries.is_prefill | np.isnan(before))
-        if not np.logical_and.reduce(has_gap):
-            spent, tokens = spent[has_gap], tokens[has_gap]
-        if not len(spent):
+        has_gap = np.flatnonzero(~(entries.is_prefill | np.isnan(before)))
+        if not len(has_gap):
             return np.nan, np.nan
-        # (reduce: the methods of arrays cost as much again, for each of a hundred steps a second)
-        mean = np.add.reduce(spent) / np.add.reduce(tokens)
-        return float(mean), float(np.maximum.reduce(spent / tokens))
+        spent = now - before[has_gap]
+        tokens = 1 + entries.numbers("num_accepted")[has_gap]
+        return float(spent.sum() / tokens.sum()), float((spent / tokens).max())
 
     def _add_waits(self, step: StepRecord, ordinal: int) -> tuple[list[int], NDArray[np.uint8]]:
         """Numbers and kinds of requests that were preempted, or held back, in a step."""
@@ -224,23 +220,18 @@ class StepHistory:
 
     def _number(self, request_id: str) -> int:
         if request_id not in self._numbers:
-            self._numbers[request_id] = number = self._next_number
-            self._ids[number] = request_id
+            self._numbers[request_id] = self._next_number
+            self._ids[self._next_number] = request_id
+            self._last_seen[self._next_number] = self.end
             self._next_number += 1
-            if number == len(self._last_seen):
-                self._output_at = np.append(self._output_at, np.full(number, np.nan))
-                self._last_seen = np.append(self._last_seen, np.full(number, _FORGOTTEN))
-            self._last_seen[number] = self.end
         return self._numbers[request_id]
 
-    def _begin_all(self, request_ids: tuple[str, ...], ordinal: int) -> NDArray[np.int64]:
-        """Numbers of the requests in a step: mostly those of the step before, as the same array."""
-        if self._waiting or request_ids != self._same[0]:
-            numbers = list(map(self._numbers.get, request_ids))
-            if None in numbers or not self._waiting.keys().isdisjoint(request_ids):
-                numbers = [self._begin(request_id, ordinal) for request_id in request_ids]
-            self._same = request_ids, np.array(numbers, np.int64)
-        return self._same[1]
+    def _begin_all(self, request_ids: Sequence[str], ordinal: int) -> list[int]:
+        """Numbers of the requests in a step."""
+        numbers = list(map(self._numbers.get, request_ids))
+        if None in numbers or not self._waiting.keys().isdisjoint(request_ids):
+            return [self._begin(request_id, ordinal) for request_id in request_ids]
+        return cast("list[int]", numbers)  # as in the step before, mostly
 
     def _begin(self, request_id: str, ordinal: int) -> int:
         """A request takes part in a step: its wait ends, even if no snapshot has shown it."""
@@ -289,19 +280,19 @@ class StepHistory:
         self._records.popleft()
         column = self._columns.popleft()
         self.first += 1
-        for number in column.numbers[self._last_seen[column.numbers] == gone].tolist():
-            self._forget(number)
+        for number in column.numbers.tolist():
+            if self._last_seen[number] == gone:
+                self._forget(number)
         while self._spans and self._spans[0].end is not None and self._spans[0].end <= self.first:
             number = self._spans.popleft().number
-            if self._last_seen[number] < self.first:
+            if self._last_seen.get(number, self.first) < self.first:
                 self._forget(number)
 
     def _forget(self, number: int) -> None:
         name = self._ids[number]
         if name in self._waiting:
             return  # it has a span that goes on
-        del self._ids[number]
-        self._last_seen[number] = _FORGOTTEN
+        del self._ids[number], self._last_seen[number]
         if self._numbers.get(name) == number:
             del self._numbers[name]
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
-
 import numpy as np
 from numpy.typing import NDArray
 from pyqtgraph.functions import arrayToQPolygonF
@@ -129,6 +127,5 @@ def _points(x: NDArray[np.floating], y: NDArray[np.floating]) -> QPolygonF:
 def _unbroken(x: NDArray[np.floating], y: NDArray[np.floating]) -> list[QPolygonF]:
     """The line, without the steps that have no value."""
     known = np.flatnonzero(~np.isnan(y))
-    edges = [0, *(np.flatnonzero(np.diff(known) > 1) + 1).tolist(), len(known)]
-    parts = [known[first:end] for first, end in pairwise(edges)]
-    return [arrayToQPolygonF(x[part], y[part]) for part in parts if len(part)]
+    parts = np.split(known, np.flatnonzero(np.diff(known) > 1) + 1)
+    return [_points(x[part], y[part]) for part in parts if len(part)]

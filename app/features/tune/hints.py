@@ -221,6 +221,15 @@ class Hints:
         return ranks_now(s, self.places, waited / computed if computed else None)
 
     def _largest_step(self, s: EngineSnapshot) -> str:
+        budget = s.model.token_budget
+        if budget is not None and budget.tokens == s.config.max_num_batched_tokens:
+            chosen = f"Auto: {budget.tokens:,} tokens take {duration_text(budget.seconds)}"
+            if budget.larger_s is None:
+                return chosen
+            return (
+                f"{chosen}, {2 * budget.tokens:,} take {duration_text(budget.larger_s)} "
+                f"(limit {duration_text(budget.limit_s)})"
+            )
         if not self._seconds:
             return NO_STEP
         tokens, duration = max(second.largest for second in self._seconds)

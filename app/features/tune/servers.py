@@ -46,7 +46,10 @@ def sglang_command(config: EngineConfig, facts: Facts = NO_FACTS) -> ServerComma
     made.add("--context-length", "max_model_len")
     made.add("--random-seed", "seed")
     made.add("--max-running-requests", "max_num_seqs", always=True)
-    words += ["--chunked-prefill-size", config.max_num_batched_tokens if is_chunked else -1]
+    if is_chunked:
+        made.add("--chunked-prefill-size", "max_num_batched_tokens", always=True)
+    else:
+        words += ["--chunked-prefill-size", -1]
     if is_chunked and not is_staged:
         words.append("--enable-mixed-chunk")
     if not config.enable_prefix_caching:
@@ -96,7 +99,8 @@ def tensorrt_llm_command(config: EngineConfig, facts: Facts = NO_FACTS) -> Serve
         DRAFTS_TENSORRT_LLM, ["trtllm-serve", config.model],
     )  # fmt: skip
     made.add("--max_batch_size", "max_num_seqs", always=True)
-    made.words += ["--max_num_tokens", config.step_token_limit]
+    if config.max_num_batched_tokens is not None:
+        made.words += ["--max_num_tokens", config.step_token_limit]
     made.add("--max_seq_len", "max_model_len")
     made.add("--tp_size", "tensor_parallel_size")
     made.add("--pp_size", "pipeline_parallel_size")

@@ -217,7 +217,7 @@ def generate(tmp_path: Path, stand_in: pytest.MonkeyPatch) -> Callable[..., list
             return GPUAttention(
                 layers, num_blocks, config.block_size, dtype, config.kv_dtype, device=CPU,
                 max_num_seqs=config.max_num_seqs, max_model_len=config.max_model_len,
-                max_num_batched_tokens=config.max_num_batched_tokens,
+                max_num_batched_tokens=config.token_budget,
             )  # fmt: skip
 
         with pytest.MonkeyPatch.context() as patch:

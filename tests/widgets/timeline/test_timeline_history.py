@@ -119,7 +119,7 @@ def test_nothing_is_left_of_what_is_forgotten() -> None:
         entry = StepEntry(name, "decode", 1)
         history.add([step(index, entry, finished=[name])], [gone])
     assert len(history._ids) < 20 and len(history._numbers) < 20
-    assert len(history._ids) < 20 and len(history._spans) < 20
+    assert len(history._last_seen) < 20 and len(history._spans) < 20
 
 
 def test_cells_have_their_colors_and_heights() -> None:

@@ -32,7 +32,7 @@ from tests.figures import numbers
 from tests.widgets import synthetic
 
 PEAKS = Peaks(40e9, 800e9, "bfloat16", 2, "a machine", 0.0)
-CONFIG = EngineConfig(max_num_seqs=8)
+CONFIG = EngineConfig(max_num_seqs=8, max_num_batched_tokens=512)
 NO_GAIN_TEXT = "No gain expected"
 
 

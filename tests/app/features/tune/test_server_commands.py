@@ -30,7 +30,9 @@ from engine.config import SETTINGS, EngineConfig
 from engine.units import precision_name
 from tests.figures import numbers
 
-BASE = EngineConfig(model="/models/my model's", dtype="bfloat16", max_model_len=4096)
+BASE = EngineConfig(
+    model="/models/my model's", dtype="bfloat16", max_model_len=4096, max_num_batched_tokens=512
+)
 
 OTHER: dict[str, Any] = {
     "load_format": "dummy", "seed": 7, "max_num_seqs": 8, "max_num_batched_tokens": 1024,

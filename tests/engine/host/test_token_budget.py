@@ -1,0 +1,121 @@
+"""The token budget that a CPU's steps are measured for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any, cast
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from engine import LLMEngine
+from engine.config import LARGEST_BUDGET, EngineConfig
+from engine.host import token_budget
+from engine.host.token_budget import CHOICES, LIMIT_S, measured_budget
+from engine.runner.model_runner import ModelRunner
+from engine.sampling_params import SamplingParams
+from engine.snapshot import TokenBudget
+
+MakeEngine = Callable[..., LLMEngine]
+
+
+class Machine:
+    """A runner with its clock: a step takes base + tokens * each seconds, and so many more in the
+    calls numbered in `disturbed`."""
+
+    def __init__(self, base: float, each: float, disturbed: Iterable[int] = ()) -> None:
+        self.base, self.each, self.disturbed = base, each, set(disturbed)
+        self.time, self.lengths, self.blocks = 0.0, list[int](), 0
+
+    def runner(self, num_blocks: int) -> ModelRunner:
+        self.blocks = num_blocks
+        return cast(ModelRunner, self)
+
+    def execute(self, batch: Any) -> None:
+        number = len(self.lengths)
+        self.lengths.append(len(batch.input_ids))
+        assert int(batch.slot_mapping.max()) < self.blocks * BLOCK_SIZE
+        self.time += self.taken(self.lengths[-1]) + 10.0 * (number in self.disturbed)
+
+    def taken(self, tokens: int) -> float:
+        return self.base + tokens * self.each
+
+    def drop_cache(self) -> None:
+        self.blocks = 0
+
+    def budget(self, max_model_len: int = 4096) -> TokenBudget:
+        config = EngineConfig(max_model_len=max_model_len, block_size=BLOCK_SIZE)
+        return measured_budget(config, self.runner, lambda: self.time)
+
+
+BLOCK_SIZE = 16
+
+
+@given(
+    base=st.floats(0, 0.3), each=st.floats(1e-6, 1e-2), max_model_len=st.sampled_from((1, 50, 4096))
+)
+def test_it_is_the_largest_step_within_the_limit(
+    base: float, each: float, max_model_len: int
+) -> None:
+    machine = Machine(base, each)
+    found = machine.budget(max_model_len)
+    fitting = [n for n in CHOICES if machine.taken(n) <= LIMIT_S - 1e-9]
+    just = [n for n in CHOICES if machine.taken(n) <= LIMIT_S + 1e-9]
+    assert found.tokens in {max(fitting, default=CHOICES[0]), max(just, default=CHOICES[0])}
+    assert found.seconds == pytest.approx(machine.taken(found.tokens))
+    if found.tokens == CHOICES[-1]:
+        assert found.larger_s is None
+    elif found.seconds <= LIMIT_S:
+        assert found.larger_s == pytest.approx(machine.taken(2 * found.tokens))
+        assert found.larger_s > LIMIT_S - 1e-9
+    assert machine.blocks == 0 and max(machine.lengths) <= LARGEST_BUDGET
+
+
+def test_a_step_that_was_disturbed_is_repeated() -> None:
+    assert Machine(0.01, 1e-4, disturbed=(2, 4)).budget().tokens == LARGEST_BUDGET
+    assert Machine(0.01, 1e-4, disturbed=(3, 4)).budget().tokens < LARGEST_BUDGET
+
+
+def test_a_machine_too_slow_for_the_least_step_says_so() -> None:
+    found = Machine(1.0, 0.01).budget()
+    assert (found.tokens, found.larger_s) == (CHOICES[0], None) and found.seconds > found.limit_s
+
+
+@pytest.fixture
+def measured(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """What a measurement finds, one after the other."""
+    to_find = [256, 128, 64]
+
+    def found(config: EngineConfig, make_runner: Callable[[int], ModelRunner]) -> TokenBudget:
+        runner = make_runner(8)  # it can be made from what is loaded
+        runner.drop_cache()
+        return TokenBudget(to_find.pop(0), 0.1, LIMIT_S, 0.3)
+
+    for room in ("assembly", "model_host"):
+        monkeypatch.setattr(f"engine.host.{room}.{token_budget.measured_budget.__name__}", found)
+    return to_find
+
+
+def test_what_is_left_open_is_measured_at_each_load(
+    make_engine: MakeEngine, measured: list[int]
+) -> None:
+    engine = make_engine(max_num_batched_tokens=None)
+    assert engine.config.max_num_batched_tokens == 256
+    engine.reconfigure(seed=1)  # a reload
+    assert engine.config.max_num_batched_tokens == 128
+    engine.reconfigure(block_size=16)
+    engine.reconfigure(max_num_batched_tokens=33)
+    engine.reconfigure(seed=2)
+    assert engine.config.max_num_batched_tokens == 33 and measured == [64]
+    assert engine.reconfigure(max_num_batched_tokens=None) is not None  # not measured in this load
+    budget = engine.model_info.token_budget
+    assert budget is not None and engine.config.max_num_batched_tokens == budget.tokens == 64
+    assert engine.reconfigure(max_num_batched_tokens=None) is None
+    assert engine.generate([[1, 2, 3]], SamplingParams(temperature=0, max_tokens=2))[0].token_ids
+
+
+def test_what_is_chosen_is_not_measured(make_engine: MakeEngine, measured: list[int]) -> None:
+    engine = make_engine(max_num_batched_tokens=100)
+    assert engine.config.max_num_batched_tokens == 100 and len(measured) == 3
+    assert engine.model_info.token_budget is None
