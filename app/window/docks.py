@@ -8,7 +8,7 @@ from itertools import pairwise
 
 from PySide6.QtCore import QByteArray, QEvent, QRectF, Qt, QTimer, Signal, SignalInstance
 from PySide6.QtGui import QGuiApplication, QPainter, QPaintEvent, QResizeEvent
-from PySide6.QtWidgets import QDockWidget, QMainWindow, QTabWidget, QWidget
+from PySide6.QtWidgets import QDockWidget, QMainWindow, QTabBar, QTabWidget, QWidget
 
 from app.window.commands import Command
 from widgets.controls.buttons import IconButton
@@ -142,6 +142,9 @@ class DockArea(QMainWindow):
                 others = self.tabifiedDockWidgets(dock)
                 is_tab = not dock.isFloating() and any(not other.isHidden() for other in others)
                 dock.title_bar.show_title(not is_tab)
+        policies, direct = Qt.FocusPolicy, Qt.FindChildOption.FindDirectChildrenOnly
+        for bar in self.findChildren(QTabBar, options=direct):  # Qt keeps empty ones out of sight
+            bar.setFocusPolicy(policies.TabFocus if bar.count() else policies.NoFocus)
 
     # The height of the docks below ---------------------------------------------------------------
 

@@ -51,6 +51,7 @@ class Transcript(QScrollArea):
         self.requests.edit_begun.connect(self._show_editor)
         self.requests.edit_ended.connect(self._follow_again)
         self.setFrameShape(QFrame.Shape.NoFrame)
+        self.setProperty("ring", True)
         self.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
         self.setAccessibleName("Conversation")
         self.setMinimumHeight(LEAST_HEIGHT)

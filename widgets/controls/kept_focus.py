@@ -1,4 +1,4 @@
-"""`KeptFocus`: keeps the focus in place when the focused control is disabled or hidden.
+"""`KeptFocus`: keeps the focus in sight, and in place when its control is disabled or hidden.
 
 Qt moves the focus to the next control, often because of the very click that disabled the first one:
 the next Space or Enter then presses the wrong button.
@@ -7,7 +7,8 @@ the next Space or Enter then presses the wrong button.
     here:  [Test] disabled  -->  its parent has the focus: Space does nothing, Tab goes to [Save];
            [Test] enabled   -->  it has the focus again
 
-A focus that the program sets explicitly is respected.
+A focus that the program sets explicitly is respected. A scroll area shows what Tab moves to only
+from one of its own controls to another; here it does from elsewhere too.
 """
 
 from __future__ import annotations
@@ -40,6 +41,8 @@ class KeptFocus(QObject):
         if self._holder is not None and now is not self._holder:
             self._forget()
         self._last = weakref.ref(now) if now is not None else None
+        if now is not None and now.isVisible() and now.visibleRegion().isEmpty():
+            _bring_to_sight(now)
         if last is None or not isValid(last) or now is last or _is_usable(last):
             return
         window = last.window()

@@ -154,8 +154,12 @@ QLineEdit[invalid="true"], QAbstractSpinBox[invalid="true"], QPlainTextEdit[inva
 QTextBrowser, QTextEdit[bare="true"], QPlainTextEdit[bare="true"], QAbstractItemView[bare="true"],
 QScrollArea[bare="true"] { background: transparent; border: none; padding: 0px; }
 QScrollArea { background: transparent; border: none; }
-QScrollArea[ring="true"] { border: 1px solid transparent; border-radius: 4px; }
-QScrollArea[ring="true"]:focus { border-color: $accent; }
+QScrollArea[ring="true"], QTextEdit[ring="true"], QPlainTextEdit[ring="true"] {
+    border: 1px solid transparent; border-radius: 4px;
+}
+QScrollArea[ring="true"]:focus, QTextEdit[ring="true"]:focus, QPlainTextEdit[ring="true"]:focus {
+    border-color: $accent;
+}
 QScrollArea > QWidget > QWidget[bare="true"] { background: transparent; }
 
 QComboBox::drop-down { border: none; width: 22px; }

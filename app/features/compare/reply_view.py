@@ -44,7 +44,7 @@ class ReplyView(QFrame):
         self.title = ElidedLine()
         self.head = hbox((self.title, 1))
         text = QTextEdit(readOnly=True, tabChangesFocus=True, placeholderText=_EMPTY)
-        self.text = dressed(text, name, bare=True)
+        self.text = dressed(text, name, bare=True, ring=True)
         self.text.setFrameShape(QFrame.Shape.NoFrame)
         self.text.document().setDocumentMargin(0)
         self.text.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)

@@ -177,6 +177,10 @@ class SettingsDialog(QDialog):
         elif not words.strip() and chosen != self._at_top_of:
             self.area.verticalScrollBar().setValue(0)
         self._at_top_of = "" if words.strip() else chosen
+        last = self.previousInFocusChain()
+        for one in (self.reset_all, self.apply, self.close_button):  # below rows made just now
+            self.setTabOrder(last, one)
+            last = one
         self._show_foot()
 
     def _show_foot(self) -> None:

@@ -102,7 +102,7 @@ class ServingView(QWidget):
     def _make_examples(self) -> QFrame:
         self.example_tabs = dressed(QTabBar(), "Client examples")
         self.example_tabs.setExpanding(False)
-        self.example = dressed(QPlainTextEdit(), "Example", bare=True)
+        self.example = dressed(QPlainTextEdit(), "Example", bare=True, ring=True)
         self.example.setReadOnly(True)
         self.example.setLineWrapMode(QPlainTextEdit.LineWrapMode.NoWrap)
         self.example.setTabChangesFocus(True)

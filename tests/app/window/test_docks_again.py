@@ -134,6 +134,20 @@ def test_in_place_of_a_tab_that_is_closed_its_neighbour_is_seen(
             qtbot.waitUntil(lambda name=neighbour: is_seen(name))
 
 
+def test_a_tab_bar_without_tabs_is_no_tab_stop(qtbot: QtBot, qapp: QApplication) -> None:
+    with next_run(qapp) as made:
+        made.show()
+        made.window.show_page_named("Tune")
+        made.window.show_page_named("Models")
+        direct, none = Qt.FindChildOption.FindDirectChildrenOnly, Qt.FocusPolicy.NoFocus
+
+        def stops_are_tabs() -> bool:
+            bars = made.window.dock_area.findChildren(QTabBar, options=direct)
+            return all(bool(bar.count()) or bar.focusPolicy() == none for bar in bars)
+
+        qtbot.waitUntil(stops_are_tabs)
+
+
 def test_a_dock_behind_tabs_has_its_name_once(qtbot: QtBot, qapp: QApplication) -> None:
     area = DockArea(QLabel("page"))
     qtbot.addWidget(area)

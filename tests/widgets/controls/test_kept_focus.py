@@ -12,6 +12,7 @@ from PySide6.QtWidgets import (
     QGroupBox,
     QLineEdit,
     QPushButton,
+    QScrollArea,
     QVBoxLayout,
     QWidget,
 )
@@ -131,3 +132,23 @@ def test_it_may_be_deleted(qtbot: QtBot, form: Form) -> None:
 def test_a_window_that_closes_is_left_alone(qtbot: QtBot, form: Form) -> None:
     form.close()
     assert not form.group.hasFocus()
+
+
+def test_what_gets_the_focus_out_of_sight_is_scrolled_into_view(
+    qtbot: QtBot, form: Form
+) -> None:
+    area = QScrollArea(widgetResizable=True)
+    qtbot.addWidget(area)
+    form.setMinimumHeight(2000)
+    area.setWidget(form)
+    area.resize(300, 100)
+    area.show()
+    area.activateWindow()
+    qtbot.waitUntil(area.isActiveWindow)
+    form.field.setFocus()
+    area.verticalScrollBar().setValue(area.verticalScrollBar().maximum())
+    form.after.setFocus()
+    assert not form.after.visibleRegion().isEmpty()
+    form.field.setFocus(Qt.FocusReason.TabFocusReason)
+    assert not form.field.visibleRegion().isEmpty()
+    area.takeWidget()  # the fixture deletes it

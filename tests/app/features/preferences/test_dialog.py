@@ -201,3 +201,15 @@ def test_the_keys_of_the_window_are_changed_in_the_dialog_and_come_back(
     assert SettingsStore().keymap._chosen == {"chat.new": "F7"}
     dialog.keyboard.reset_all.click()
     assert page.list.new_button.text() == "New chat     Ctrl+N"
+
+
+def test_tab_goes_through_the_rows_before_the_buttons(
+    qtbot: QtBot, application: Application
+) -> None:
+    dialog = opened(application, "Appearance")
+    theme_row = row(dialog, "theme")
+    seen = [dialog.list]
+    while seen[-1] is not dialog:
+        seen.append(seen[-1].nextInFocusChain())
+    assert 0 < seen.index(theme_row) < seen.index(dialog.reset_all)
+    assert seen.index(dialog.reset_all) < seen.index(dialog.close_button) == len(seen) - 2
