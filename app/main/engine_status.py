@@ -268,6 +268,7 @@ class EngineProcess(QObject):
             self._notices.dismiss(KEY)
 
 
+LOADED = "loaded"
 LONG_S = 2.0
 """Settings that apply faster are not listed."""
 
@@ -282,10 +283,11 @@ class FinishedWork(QObject):
         self._history, self._queue, self._runs = app.history, models.queue, runs
         self._open_model = models.open_downloaded
         self._show_chat = partial(app.window.show_widget, app.pages.chat_page)
-        self._is_chat_shown = app.pages.chat_page.isVisible
+        self._is_chat_shown = lambda: app.window.page.widget is app.pages.chat_page
         self._show_notice, self._dismiss = app.notices.show_notice, app.notices.dismiss
         self._failed: set[str] = set()  # a queue reports a failure more than once
         app.bridge.loaded.connect(self._on_loaded)
+        app.window.stack.currentChanged.connect(self._on_page)
         app.changes.applied.connect(self._on_applied)
         models.queue.finished.connect(self._on_downloaded)
         models.queue.changed.connect(self._on_download)
@@ -295,12 +297,16 @@ class FinishedWork(QObject):
         model, config = event.model, event.config
         precision = precision_name(config.dtype)
         text, details = f"Loaded {model.name}.", f"{precision} on {config.device}."
-        notice = Notice("loaded", text, details, actions=(("Chat", self._show_chat),))
+        notice = Notice(LOADED, text, details, actions=(("Chat", self._show_chat),))
         if self._is_chat_shown():
-            self._dismiss(notice.key)  # of the model before
+            self._dismiss(LOADED)  # of the model before
             self._history.add(notice)
         else:  # the way to go on, wherever it was loaded from
             self._show_notice(notice)
+
+    def _on_page(self, index: int) -> None:
+        if self._is_chat_shown():  # where its button leads
+            self._dismiss(LOADED)
 
     def _on_applied(self, applied: Applied) -> None:
         if applied.waited_s >= LONG_S:

@@ -85,6 +85,10 @@ def test_a_load_from_another_page_leads_to_the_chat(
     assert application.window.page.name == "Chat"
     open_model(qtbot, application, paths[1])
     assert application.notices.notice("loaded") is None  # it was about the model before
+    application.window.show_page_named("Server")
+    open_model(qtbot, application, paths[0])
+    application.window.show_page_named("Chat")  # without the button
+    assert application.notices.notice("loaded") is None
 
 
 def test_a_load_is_cancelled_in_the_list(
