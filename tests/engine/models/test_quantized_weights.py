@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import gc
-import itertools
 import json
 from pathlib import Path
 from typing import Any
@@ -12,10 +10,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from engine.config import EngineConfig
-from engine.errors import CheckpointError, ConfigError, LoadCancelled, UnsupportedModelError
+from engine.errors import CheckpointError, UnsupportedModelError
 from engine.hardware.device_map import DeviceMap
-from engine.kernels import registry as select
 from engine.kernels.embedding import Int8Rows, QuantizedEmbedding
 from engine.kernels.linear import Linear
 from engine.memory.model_sizes import model_sizes
@@ -23,44 +19,19 @@ from engine.models import loader
 from engine.models.architecture import build_on_meta
 from engine.models.checkpoint import Checkpoint
 from engine.models.layers.experts import QuantizedExperts
-from engine.models.loader import LoadedModel, LoadRequest, load_model
 from engine.models.targets import find_head
 from engine.numerics.rounding import round_int8
-from engine.numerics.scheme import METHODS, Scheme, fitting_group, scheme_of, weights_to_hold
+from engine.numerics.scheme import Scheme, weights_to_hold
 from tests.engine.kernels.compiled import leave_to_torch, needs_compiler
-from tests.engine.models.live_bytes import live_bytes
-from tests.engine.models.peak import allocated
+from tests.engine.models.quantized import SCHEMES, difference, load, logits
 from tests.engine.quantized_checkpoints import make_quantized
-from tests.engine.tiny_models import FAMILIES, make_model, make_prompts, save
+from tests.engine.tiny_models import FAMILIES, make_model, save
 from tests.tiers import tiered
 
-SCHEMES = [Scheme("int8"), Scheme("int4", 32), Scheme("nf4"), Scheme("fp8")]
 MOE = ["qwen3_moe", "mixtral", "gpt_oss", "phimoe", "qwen2_moe"]
 """Those whose experts are stacked and quantized."""
 ORIGINALS = ["llama4", "gemma3n", "gemma4"]
 """Those with layers that no kernel of ours computes alike: they stay transformers' own."""
-
-
-def load(folder: Path, **changes: Any) -> LoadedModel:
-    options: dict[str, Any] = {
-        "dtype": torch.float32, "device": "cpu", "load_format": "auto", "seed": 0,
-        "max_model_len": 64,
-    }  # fmt: skip
-    options |= changes
-    checkpoint = Checkpoint.open(folder, dummy=options["load_format"] == "dummy")
-    return load_model(LoadRequest(checkpoint, **options))
-
-
-@torch.inference_mode()
-def logits(model: Any) -> Tensor:
-    """Attention is transformers' own, whoever loaded the weights."""
-    model.config._attn_implementation = "eager"
-    found: Tensor = model(torch.tensor(make_prompts([20])), use_cache=False).logits
-    return found
-
-
-def difference(found: Tensor, expected: Tensor) -> float:
-    return float((found - expected).norm() / expected.norm())
 
 
 @torch.no_grad()
@@ -314,94 +285,6 @@ def test_groups_that_no_kernel_knows_are_named(
     assert "97" in notice
 
 
-SIZES = {
-    "num_hidden_layers": 4, "hidden_size": 512, "intermediate_size": 1024,
-    "num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 64,
-}  # fmt: skip
-LAYER = 2 * (512 * 512 * 3 + 3 * 512 * 1024)
-"""Bytes of a layer of that size in bfloat16."""
-
-
-@pytest.fixture(scope="module")
-def plain(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A model in bfloat16."""
-    return save(make_model("llama", **SIZES).bfloat16(), tmp_path_factory.mktemp("plain"))
-
-
-EXPERTS = {
-    "num_hidden_layers": 2, "hidden_size": 512, "moe_intermediate_size": 512, "head_dim": 64,
-    "num_experts": 8, "num_attention_heads": 8, "num_key_value_heads": 4,
-}  # fmt: skip
-LAYER_OF_EXPERTS = 2 * (512 * 512 * 3 + 8 * 3 * 512 * 512)
-READ_BUFFER = 2**20
-
-
-@pytest.mark.slow
-class TestMemoryWhileLoading:
-    @pytest.fixture(autouse=True)
-    def small_buffer(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Files are read through a buffer of 16 MiB, in which a model of this size would hide."""
-        monkeypatch.setattr("engine.formats.tensor_reader._CHUNK", READ_BUFFER)
-
-    @pytest.mark.parametrize("method", METHODS)
-    def test_peak_is_one_layer_above_the_result(self, method: str, plain: Path) -> None:
-        self._check_peak(plain, Scheme(method), LAYER)
-
-    @pytest.mark.parametrize(
-        ("method", "options"),
-        [
-            ("awq", {"group_size": 64}), ("gptq", {"group_size": 64, "bits": 8}), ("fp8", {}),
-            ("bitsandbytes", {"kind": "int8"}),
-        ],
-    )  # fmt: skip
-    def test_that_of_a_quantized_checkpoint_too(
-        self, method: str, options: dict[str, Any], tmp_path: Path
-    ) -> None:
-        make_quantized(tmp_path, method, model=SIZES, **options)
-        self._check_peak(tmp_path, Scheme(), LAYER)
-
-    def test_that_of_a_mixture_too(self, tmp_path: Path) -> None:
-        folder = save(make_model("qwen3_moe", **EXPERTS).bfloat16(), tmp_path)
-        self._check_peak(folder, Scheme("int4"), LAYER_OF_EXPERTS)
-
-    def _check_peak(self, folder: Path, scheme: Scheme, layer: int) -> None:
-        load(folder, dtype=torch.bfloat16, scheme=scheme)  # what is kept between loads is there now
-        gc.collect()
-        with allocated() as peak:
-            loaded = load(folder, dtype=torch.bfloat16, scheme=scheme)
-        assert peak.bytes <= peak.left + layer + READ_BUFFER
-        assert 0.9 * loaded.weights_bytes < peak.left < 1.2 * loaded.weights_bytes + 2**21
-
-    def test_what_is_packed_is_never_made_plain_again(
-        self, plain: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        blocks = (select.Choice("linear, blocked weights", "", 1, "onednn", "by the test"),)
-        monkeypatch.setattr(select, "_blocked_choices", lambda dtype: blocks)
-        asked: list[str] = []
-        plain_of = Linear.__getattr__
-
-        def watch(module: Linear, name: str) -> Any:
-            if name == "weight" and module.packed is not None and not module.is_blocked:
-                asked.append(module.packed.title)
-            return plain_of(module, name)
-
-        monkeypatch.setattr(Linear, "__getattr__", watch)
-        loaded = load(plain, dtype=torch.bfloat16, scheme=Scheme("int8"))
-        assert "int8" in loaded.kernels["linear"]
-        assert not asked
-
-    def test_cancelling_between_layers_keeps_nothing(self, tmp_path: Path) -> None:
-        save(make_model("llama"), tmp_path)
-        gc.collect()
-        before = live_bytes()
-        for limit in (0, 3, 12):
-            calls = itertools.count()
-            with pytest.raises(LoadCancelled):
-                load(tmp_path, scheme=Scheme("int4"), cancelled=lambda: next(calls) >= limit)  # noqa: B023
-        gc.collect()
-        assert live_bytes() - before < 2**16
-
-
 class TestBadInput:
     def test_experts_that_cannot_be_followed(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -418,45 +301,3 @@ class TestBadInput:
         file.write_text(json.dumps(config | {"intermediate_size": 128}))
         with pytest.raises(CheckpointError, match=r"\[96, 64\].*\[128, 64\]"):
             load(tmp_path)
-
-
-class TestScheme:
-    def test_what_the_settings_mean(self, tmp_path: Path) -> None:
-        for method, expected in (("auto", "none"), ("none", "none"), ("int4", "int4")):
-            config = EngineConfig(quantization=method, quantization_group_size=64)
-            assert scheme_of(config, None, "m").method == expected
-        make_quantized(tmp_path, "gptq")
-        stored = Checkpoint.open(tmp_path).quantization
-        for method in ("auto", "gptq"):
-            config = EngineConfig(quantization=method, quantization_head="int8")
-            assert scheme_of(config, stored, "m") == Scheme(head="int8")
-
-    @pytest.mark.parametrize("method", ["awq", "gptq", "compressed-tensors", "bitsandbytes"])
-    def test_a_plain_checkpoint_is_not_calibrated_while_loading(self, method: str) -> None:
-        with pytest.raises(ConfigError, match=f"inferdeck quantize --method {method}"):
-            scheme_of(EngineConfig(quantization=method), None, "m")
-
-    @pytest.mark.parametrize(
-        ("method", "words"), [("none", "16-bit"), ("int8", "int8")]
-    )
-    def test_there_is_no_way_back_without_the_source(
-        self, method: str, words: str, tmp_path: Path
-    ) -> None:
-        make_quantized(tmp_path, "awq")
-        stored = Checkpoint.open(tmp_path).quantization
-        with pytest.raises(ConfigError, match=words):
-            scheme_of(EngineConfig(quantization=method), stored, "m")
-
-    @pytest.mark.parametrize(
-        ("inputs", "wanted", "size"),
-        [(4096, 128, 128), (4864, 128, 128), (96, 128, 32), (64, 128, 64), (40, 128, 40)],
-    )
-    def test_a_group_divides_the_inputs_where_one_does(
-        self, inputs: int, wanted: int, size: int
-    ) -> None:
-        assert fitting_group(inputs, wanted) == size
-
-    def test_routers_heads_and_embeddings_are_left(self) -> None:
-        names = weights_to_hold(build_on_meta(make_model("qwen3_moe").config))
-        assert not any("embed" in n or "lm_head" in n or n.endswith("gate.weight") for n in names)
-        assert names["model.layers.0.mlp.experts.gate_up_proj"] == (4, 64, 64)

@@ -1,9 +1,8 @@
-"""Where a step goes and where memory goes: the panels, and what they keep."""
+"""Where a step goes: the panel, what it counts and what it keeps."""
 
 from __future__ import annotations
 
 import dataclasses
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,40 +13,25 @@ from PySide6.QtWidgets import QApplication, QPushButton
 from pytestqt.qtbot import QtBot
 
 from app.features.inspect.bottleneck import NO_MODEL, BottleneckPanel
-from app.features.inspect.memory_breakdown import MemoryTracker
-from app.features.inspect.memory_view import EMPTY_TEXT, MemoryPanel
 from app.features.inspect.step_breakdown import FASTER, MOST_ENTRIES, PARTS, Chosen, StepTracker
 from app.features.inspect.what_if_table import ENABLED, NO_GAIN, what_if
-from app.link.hardware_monitor import PeaksStore
-from engine.config import SETTINGS, EngineConfig
+from engine.config import SETTINGS
 from engine.hardware.machine import machine_name
 from engine.hardware.peaks import Peaks
 from engine.messages import MeasurePeaks, PeaksMeasured, Reconfigure
-from engine.snapshot import EngineSnapshot, GpuFigures, GpuProcess, StepEntry, StepRecord
+from engine.snapshot import StepEntry, StepRecord
 from engine.telemetry.what_if import GainEstimate
 from engine.units import NOTHING
 from tests.app.fakes import FakeEngineThread
+from tests.app.features.inspect.steps import CONFIG, seen, step
 from tests.app.window_fixtures import next_run
 from tests.figures import numbers
 from tests.widgets import synthetic
 
 PEAKS = Peaks(40e9, 800e9, "bfloat16", 2, "a machine", 0.0)
-CONFIG = EngineConfig(max_num_seqs=8, max_num_batched_tokens=512)
+
+
 NO_GAIN_TEXT = "No gain expected"
-
-
-def step(index: int, kind: str = "decode", tokens: int = 1) -> StepRecord:
-    entry = StepEntry("r0", kind, tokens, num_context=500 + tokens, num_logits=1)
-    return StepRecord(
-        index, index * 0.04, 0.036, (entry,), 1, 0, schedule_s=0.001, model_s=0.033,
-        sample_s=0.001, commit_s=0.001,
-    )  # fmt: skip
-
-
-def seen(at: float, *steps: StepRecord, num_running: int = 1) -> EngineSnapshot:
-    return dataclasses.replace(
-        synthetic.snapshot(at, num_running=num_running, num_used=40), steps=steps, config=CONFIG
-    )
 
 
 @pytest.fixture
@@ -288,24 +272,6 @@ def test_the_panel_fits_its_place(qtbot: QtBot, panel: BottleneckPanel, width: i
     assert panel._area.horizontalScrollBar().maximum() == 0
 
 
-def test_peaks_are_kept_by_machine_format_and_threads(tmp_path: Path) -> None:
-    store = PeaksStore(tmp_path / "peaks.json")
-    config = EngineConfig(dtype="bfloat16", num_threads=2)
-    name = machine_name()
-    assert store.find(config, name) is None
-    here = dataclasses.replace(PEAKS, machine=machine_name())
-    for peaks in (here, dataclasses.replace(here, num_threads=4), PEAKS):
-        store.keep(peaks)
-    assert store.find(config, name) == here
-    assert store.find(config, PEAKS.machine) == PEAKS
-    again = dataclasses.replace(here, read_bytes_per_s=50e9)
-    store.keep(again)
-    assert store.find(config, name) == again
-    assert store.find(config.replace(dtype="float32"), name) is None
-    store.path.write_text("{damaged")
-    assert store.find(config, name) is None
-
-
 def test_the_window_asks_once_and_remembers(qapp: QApplication, qtbot: QtBot) -> None:
     with next_run(qapp) as application:
         application.show()
@@ -350,137 +316,3 @@ def test_the_window_asks_once_and_remembers(qapp: QApplication, qtbot: QtBot) ->
         with qtbot.waitSignal(application.bridge.reconfigured, timeout=5000):
             settings.commands.undo()
         assert all(getattr(settings.model.applied, name) != v for name, v in changes.items())
-
-
-# Memory ---------------------------------------------------------------------------------------
-
-
-def with_process(snapshot: EngineSnapshot, process: int) -> EngineSnapshot:
-    return dataclasses.replace(
-        snapshot, memory=dataclasses.replace(snapshot.memory, process=process)
-    )
-
-
-def test_activations_are_the_growth_beside_the_cache() -> None:
-    tracker = MemoryTracker()
-    assert tracker.figures() is None
-    start = synthetic.PLAN.weights + 500_000_000
-    idle = dataclasses.replace(synthetic.snapshot(0.0), config=CONFIG)
-    tracker.update(with_process(idle, start))
-    figures = tracker.figures()
-    assert figures is not None and figures.activations.measured is None
-    assert figures.program == 500_000_000 and figures.sum.error is None
-    touched = 40 * synthetic.PLAN.bytes_per_block
-    tracker.update(with_process(seen(1.0, step(1)), start + touched + 30_000_000))
-    tracker.update(with_process(seen(2.0, step(2)), start + touched + 10_000_000))
-    figures = tracker.figures()
-    assert figures is not None and figures.activations.measured == 30_000_000
-    assert figures.untouched == synthetic.PLAN.kv_cache - touched
-    assert figures.weights.error == 0.0
-    assert figures.activations.error == pytest.approx(30_000_000 / synthetic.PLAN.activations - 1)
-    whole = figures.engine + figures.program + figures.others + figures.memory.free
-    assert whole == pytest.approx(figures.memory.total, rel=0.02)
-
-
-def test_what_grows_between_steps_is_the_program() -> None:
-    tracker, start = MemoryTracker(), synthetic.PLAN.weights + 500_000_000
-    touched = 40 * synthetic.PLAN.bytes_per_block
-    idle = dataclasses.replace(synthetic.snapshot(0.0), config=CONFIG)
-    tracker.update(with_process(idle, start))
-    tracker.update(with_process(seen(1.0, step(1)), start + touched + 30_000_000))
-    start += 200_000_000  # a large text was counted, or refused as a prompt
-    tracker.update(with_process(seen(2.0), start + touched + 30_000_000))
-    figures = tracker.figures()
-    assert figures is not None and figures.activations.measured == 30_000_000
-    assert figures.program == 700_000_000
-    tracker.update(with_process(seen(3.0, step(2)), start + touched + 35_000_000))
-    tracker.update(with_process(seen(4.0), start + touched + 5_000_000))  # given back...
-    tracker.update(with_process(seen(5.0, step(3)), start + touched + 36_000_000))  # ...and taken
-    figures = tracker.figures()
-    assert figures is not None and figures.activations.measured == 36_000_000
-
-
-def test_another_plan_starts_the_account_again() -> None:
-    tracker = MemoryTracker()
-    tracker.update(with_process(seen(0.0), 3 * 2**30))
-    tracker.update(with_process(seen(1.0, step(1)), 4 * 2**30))
-    rebuilt = dataclasses.replace(synthetic.PLAN, limit=synthetic.PLAN.limit // 2)
-    last = with_process(seen(2.0), 4 * 2**30)
-    tracker.update(dataclasses.replace(last, memory=dataclasses.replace(last.memory, plan=rebuilt)))
-    figures = tracker.figures()
-    assert figures is not None and figures.activations.measured is None
-
-
-def test_a_gpu_gives_the_whole_cache_at_once() -> None:
-    tracker, on_cpu = MemoryTracker(), MemoryTracker()
-    one = seen(0.0)
-    model = dataclasses.replace(one.model, device="cuda:0", device_name="A card")
-    tracker.update(dataclasses.replace(one, model=model))
-    figures = tracker.figures()
-    assert figures is not None and figures.untouched == 0
-    on_cpu.update(one)
-    figures = on_cpu.figures()
-    assert figures is not None and figures.untouched > 0
-
-
-def test_the_part_in_ram_is_told_beside_that_of_the_gpu(qtbot: QtBot) -> None:
-    panel = MemoryPanel()
-    qtbot.addWidget(panel)
-    panel.resize(1000, 300)
-    panel.show()
-    panel.update_snapshot(seen(0.0))
-    assert panel.ram.isHidden() and "cuda" not in panel._plan_title.text()
-    panel.update_snapshot(synthetic.divided_snapshot(1.0))
-    assert "cuda:0" in panel._plan_title.text()
-    assert numbers(panel._plan_title.text()) == [0, 20, 28]
-    assert numbers(panel._ram_title.text()) == [8]
-    assert [numbers(" ".join(part.figures)) for part in panel.ram.parts] == [
-        [348.16, 348.16, 0], [439.45, 439.45, 0], [102.4]
-    ]  # fmt: skip
-    assert numbers(" ".join(panel.plan.parts[0].figures))[:2] == [0.85, 0.85]
-    assert numbers(panel.ram_cache_line.text()) == [114, 38.1]
-    assert numbers(panel.ram_line.text()) == [11, 12]
-    panel.update_snapshot(seen(2.0))
-    assert panel.ram.isHidden() and panel._ram_title.isHidden()
-
-
-def test_the_panel_compares_and_shows_what_others_hold(qtbot: QtBot) -> None:
-    panel = MemoryPanel()
-    qtbot.addWidget(panel)
-    panel.resize(1000, 300)
-    panel.show()
-    assert panel._stack.currentWidget().text() == EMPTY_TEXT  # type: ignore[union-attr]
-    panel.update_snapshot(seen(0.0))
-    assert not numbers(panel.error_line.text())
-    panel.update_snapshot(seen(1.0, step(1)))
-    assert numbers(panel.error_line.text())
-    assert numbers(" ".join(panel.plan.parts[0].figures)) == [1.19, 1.19, 0]
-    assert panel.gpus.isHidden()
-    panel.update_gpus((GpuFigures("A card", 8 * 2**30, 3 * 2**30, 2**30),))
-    assert not panel.gpus.isHidden()
-    assert "2.00 GiB" in panel.gpus.text()
-    assert not numbers(panel.gpu_line.text())
-    others = (GpuProcess("Xorg", 17, 2**29), GpuProcess("blender", 18, 2**28))
-    panel.update_gpus((GpuFigures("A card", 8 * 2**30, 3 * 2**30, 2**30, others),))
-    _check_processes(panel.gpu_line.text())
-    panel.update_gpus((GpuFigures("A card", 8 * 2**30, 3 * 2**30, None),))
-    assert not numbers(panel.gpu_line.text())
-    whole = GpuFigures("A card", 80 * 2**30, 3 * 2**30, 2**30, uuid="GPU-0")
-    part = GpuFigures("A part", 10 * 2**30, 2**30, 2**30, others, "MIG-0", part_of="GPU-0")
-    panel.update_gpus((whole, part))
-    assert "10.0 GiB" in panel.gpus.text() and "80.0 GiB" not in panel.gpus.text()
-    _check_processes(panel.gpu_line.text())
-    assert "INT8" not in panel.cache_line.text()  # of an older recording
-    last = seen(2.0)
-    plan = dataclasses.replace(last.memory.plan, key_dtype="int8", value_dtype="int8")
-    memory = dataclasses.replace(last.memory, plan=plan)
-    panel.update_snapshot(dataclasses.replace(last, memory=memory))
-    assert "(INT8)" in panel.cache_line.text()
-    panel.clear()
-    assert panel._stack.currentWidget() is panel._empty
-
-
-def _check_processes(line: str) -> None:
-    """Each process with its memory, in this order."""
-    assert numbers(line) == [512, 256] and line.count("MiB") == 2
-    assert line.index("Xorg") < line.index("512") < line.index("blender") < line.index("256")
