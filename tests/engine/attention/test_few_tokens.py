@@ -23,8 +23,7 @@ from engine.kernels.cpu.attention import NativeCache, NativeStep, can_attend
 from engine.kernels.cpu.check import library
 from engine.kernels.cpu.library import Library
 from tests.engine.attention.test_cpu_attention import read_back
-from tests.engine.kernels.compiled import needs_compiler
-from tests.engine.kernels.test_native import PROCESSORS
+from tests.engine.kernels.compiled import PROCESSORS, needs_compiler
 from tests.engine.textbook_kv import attention
 
 pytestmark = needs_compiler

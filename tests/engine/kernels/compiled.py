@@ -8,6 +8,8 @@ from torch import Tensor
 
 from engine.kernels.cpu import build, check
 
+PROCESSORS = {"haswell": "avx2", "alderlake": "avx_vnni", "native": "avx2"}
+
 
 def leave_to_torch(patch: pytest.MonkeyPatch) -> None:
     """As on a machine without a compiler."""

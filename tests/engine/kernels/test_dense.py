@@ -7,7 +7,6 @@ import torch
 import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch import Tensor
 
 from engine.kernels.cpu.check import library
 from engine.kernels.cpu.library import FORMATS
@@ -15,25 +14,7 @@ from engine.kernels.dense import native as product
 from engine.kernels.dense import native_fits as fits
 from engine.kernels.linear import Linear
 from tests.engine.kernels.compiled import leave_to_torch, needs_compiler
-
-EPSILON = {torch.bfloat16: 2**-8, torch.float16: 2**-11}  # of rounding once
-
-
-def made(rows: int, inputs: int, outputs: int, dtype: torch.dtype) -> tuple[Tensor, ...]:
-    generator = torch.Generator().manual_seed(rows * 977 + inputs * 31 + outputs)
-    shapes = ((rows, inputs), (outputs, inputs), (outputs,))
-    return tuple(torch.randn(shape, generator=generator).to(dtype) for shape in shapes)
-
-
-def is_exact_but_for_rounding(
-    found: Tensor, x: Tensor, weight: Tensor, bias: Tensor | None
-) -> bool:
-    """Within one rounding of the product in float64, and what float32 loses in adding up."""
-    wide = None if bias is None else bias.double()
-    exact = F.linear(x.double(), weight.double(), wide)
-    sizes = F.linear(x.double().abs(), weight.double().abs(), None if wide is None else wide.abs())
-    allowed = EPSILON[found.dtype] * exact.abs() + 1e-5 * sizes + 1e-6
-    return bool(((found.double() - exact).abs() <= allowed).all())
+from tests.engine.kernels.products import is_exact_but_for_rounding, made
 
 
 @needs_compiler

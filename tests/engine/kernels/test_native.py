@@ -27,19 +27,10 @@ from engine.kernels.registry import quantized_choices
 from engine.kernels.tiled import GroupedWeights
 from engine.numerics.codes import FloatCodes, IntCodes
 from engine.numerics.rounding import round_fp8, round_int8, round_nf4
-from tests.engine.kernels.compiled import needs_compiler, quantize_rows
+from tests.engine.kernels.compiled import PROCESSORS, needs_compiler, quantize_rows
+from tests.engine.kernels.products import random_codes
 
 EPSILON = {torch.float32: 1e-4, torch.bfloat16: 5e-3, torch.float16: 1e-3}
-PROCESSORS = {"haswell": "avx2", "alderlake": "avx_vnni", "native": "avx2"}
-
-
-def random_codes(bits: int, outputs: int, inputs: int, group: int, has_zeros: bool) -> IntCodes:
-    generator = torch.Generator().manual_seed(outputs * 977 + inputs + bits)
-    codes = torch.randint(0, 1 << bits, (outputs, inputs), generator=generator, dtype=torch.uint8)
-    shape = (outputs, inputs // group)
-    scales = (torch.rand(shape, generator=generator) * 0.02 + 0.001).to(torch.bfloat16)
-    zeros = torch.randint(0, 1 << bits, shape, generator=generator, dtype=torch.uint8)
-    return IntCodes(bits, codes, scales, zeros if has_zeros else None, group)
 
 
 def activations(rows: int, inputs: int, dtype: torch.dtype) -> Tensor:

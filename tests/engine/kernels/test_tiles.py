@@ -16,8 +16,7 @@ from engine.kernels.cpu.integer import MANY_ROWS, IntegerWeights
 from engine.kernels.dense import tiles, tiles_fit
 from engine.numerics.codes import IntCodes
 from tests.engine.kernels.compiled import needs_compiler
-from tests.engine.kernels.test_dense import is_exact_but_for_rounding, made
-from tests.engine.kernels.test_native import random_codes
+from tests.engine.kernels.products import is_exact_but_for_rounding, made, random_codes
 
 
 @contextmanager
