@@ -27,7 +27,7 @@ from widgets.theme.theme import SPACE_1, SPACE_2, figure_font, theme_notifier
 
 
 class SideFigures(QWidget):
-    """Names above values: in one row, or in two where that is too narrow."""
+    """Names above values in a row, as many as fit from the left; the tooltip has all."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -36,7 +36,6 @@ class SideFigures(QWidget):
         self._grid.setContentsMargins(0, 0, 0, 0)
         self._grid.setHorizontalSpacing(SPACE_2)
         self._grid.setVerticalSpacing(1)
-        self._num_columns = 0
 
     @property
     def values(self) -> dict[str, QLabel]:
@@ -46,32 +45,29 @@ class SideFigures(QWidget):
         if name not in self._cells:
             value = dressed(QLabel(), name)
             value.setFont(figure_font())
+            place = len(self._cells)
             self._cells[name] = label(name, "small"), value
-            self._num_columns = 0
+            for line, widget in enumerate(self._cells[name]):
+                self._grid.addWidget(widget, line, place)
+            self._grid.setColumnStretch(place, 1)
         self._cells[name][1].setText(text)
-        self._arrange()
+        self.setToolTip("\n".join(f"{one}: {value.text()}" for one, value in self.values.items()))
+        self._fit()
 
     def resizeEvent(self, event: QResizeEvent) -> None:
         super().resizeEvent(event)
-        self._arrange()
+        self._fit()
 
     def minimumSizeHint(self) -> QSize:
         return QSize(0, super().minimumSizeHint().height())
 
-    def _arrange(self) -> None:
-        widest = max(
-            (one.sizeHint().width() for cell in self._cells.values() for one in cell), default=0
-        )
-        count = len(self._cells)
-        fits = count * (widest + SPACE_2) - SPACE_2 <= self.width()
-        columns = count if fits else (count + 1) // 2
-        if columns != self._num_columns:
-            for place in range(max(columns, self._num_columns)):
-                self._grid.setColumnStretch(place, 1 if place < columns else 0)
-            self._num_columns = columns
-            for place, cell in enumerate(self._cells.values()):
-                for line, widget in enumerate(cell):
-                    self._grid.addWidget(widget, 2 * (place // columns) + line, place % columns)
+    def _fit(self) -> None:
+        needed = 0
+        for cell in self._cells.values():
+            needed += max(one.sizeHint().width() for one in cell)
+            for one in cell:
+                one.setVisible(needed <= self.width())
+            needed += SPACE_2
 
 
 class SideColumn(ReplyView):
