@@ -177,7 +177,7 @@ class SettingsDialog(QDialog):
         elif not words.strip() and chosen != self._at_top_of:
             self.area.verticalScrollBar().setValue(0)
         self._at_top_of = "" if words.strip() else chosen
-        last = self.previousInFocusChain()
+        last: QWidget = self.previousInFocusChain() or self
         for one in (self.reset_all, self.apply, self.close_button):  # below rows made just now
             self.setTabOrder(last, one)
             last = one
