@@ -26,7 +26,7 @@ from app.paths import shapes_dir
 from engine.hardware.machine import default_threads
 from engine.telemetry.step_cost import ModelCost
 from tests.benchmarks.checkpoints import make_checkpoint
-from tests.benchmarks.peers.comparison import compare, goals, print_row, row
+from tests.benchmarks.peers.comparison import compare, fill_caches, goals, print_row, row
 from tests.benchmarks.peers.floors import Rates, floor_ms, machine_flags, measure_rates
 from tests.benchmarks.peers.peer import CHILDREN, KINDS, OURS, Peer, PeerError
 from tests.benchmarks.peers.work import BITS, MAX_LEN, MAX_REQUESTS, WORKS
@@ -41,7 +41,7 @@ from tests.benchmarks.report import (
 
 SHAPES = ("qwen3-0.6b", "llama-3.2-1b")
 QUICK_OUTPUT = 20
-KV_CACHE_GIB = 4
+KV_CACHE_GIB = 2
 
 
 def parser() -> argparse.ArgumentParser:
@@ -104,6 +104,7 @@ def measure(
     (ours,) = (peer for peer in peers if peer.name == OURS)
     assert ours.cost is not None
     cost, peaks = ModelCost(**ours.cost), rates.peaks(bits)
+    fill_caches(peers, vocab_size, int(KV_CACHE_GIB * 2**30 / cost.kv_bytes_per_token))
     found: dict[str, Any] = {"engines": {peer.name: peer.engine for peer in peers}, "work": {}}
     reached: list[Goal] = []
     for work in WORKS:
