@@ -95,7 +95,8 @@ start, the other one is often empty."""
 class PageFrame(QWidget):
     """Two halves, side by side or stacked, the left one with tabs. `name`: accessible name of the
     tabs; `left_width`: initial width; `narrow`: width below which they are stacked, both in pixels
-    at the default text size. `stretch`: how they share extra room."""
+    at the default text size. The halves follow from the page's width and the text size alone,
+    until the user moves them: a page may be laid out hidden, in a window of another size."""
 
     def __init__(
         self,
@@ -105,7 +106,6 @@ class PageFrame(QWidget):
         *,
         left_width: int,
         narrow: int,
-        stretch: tuple[int, int] = (0, 1),
     ) -> None:
         super().__init__()
         self._narrow = narrow
@@ -122,17 +122,20 @@ class PageFrame(QWidget):
         vbox(self.tabs, (self.forms, 1), of=left, margins=(SPACE_2, SPACE_2, SPACE_2, SPACE_2))
         self._split.addWidget(left)
         self._split.addWidget(right)
-        self._left_width = left_width
+        self._left_width = float(left_width)
         self._scale = text_scale()
-        self._is_placed = False  # the halves have the widths that they begin with
+        self._is_moved = False  # by the user
         self._upper = UPPER
         self._split.splitterMoved.connect(lambda *_: self._keep_sizes())
-        for index, share in enumerate(stretch):
-            self._split.setStretchFactor(index, share)
+        self._split.setStretchFactor(1, 1)
         vbox(self._split, of=self)
 
     def resizeEvent(self, event: QResizeEvent) -> None:
         super().resizeEvent(event)
+        self._arrange()
+
+    def showEvent(self, event: QShowEvent) -> None:
+        super().showEvent(event)
         self._arrange()
 
     def event(self, event: QEvent) -> bool:
@@ -141,25 +144,22 @@ class PageFrame(QWidget):
         return super().event(event)
 
     def _arrange(self) -> None:
-        if self._scale != text_scale():
-            self._scale = text_scale()
-            self._is_placed = False  # larger text wants wider halves
-        is_narrow = self.width() < self._narrow * max(1.0, self._scale)
-        was_narrow = self._split.orientation() is Qt.Orientation.Vertical
-        if is_narrow:
+        self._scale = text_scale()
+        width, height = self.width(), self.height()
+        if width < self._narrow * max(1.0, self._scale):
             self._split.setOrientation(Qt.Orientation.Vertical)
-            upper = round(self._upper * self.height())
-            self._split.setSizes([upper, self.height() - upper])
-        elif was_narrow or not self._is_placed:  # heights would become widths
-            self._is_placed = True
+            upper = round(self._upper * height)
+            self._split.setSizes([upper, height - upper])
+        else:
             self._split.setOrientation(Qt.Orientation.Horizontal)
-            most = min(MOST_LEFT * self._scale, MOST_LEFT_OF_LARGE_TEXT) * self.width()
-            left = round(min(self._left_width * self._scale, most))
-            self._split.setSizes([left, self.width() - left])
+            most = min(MOST_LEFT * self._scale, MOST_LEFT_OF_LARGE_TEXT)
+            left = self._left_width * self._scale
+            left = round(left if self._is_moved else min(left, most * width))
+            self._split.setSizes([left, width - left])
 
     def _keep_sizes(self) -> None:
         first, second = self._split.sizes()
         if self._split.orientation() is Qt.Orientation.Horizontal:
-            self._left_width = round(first / self._scale)
+            self._left_width, self._is_moved = first / self._scale, True
         else:
             self._upper = first / max(1, first + second)

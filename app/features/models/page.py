@@ -91,7 +91,7 @@ class ModelsPage(QWidget):
         forms = (("On this machine", self.library), ("Hugging Face Hub", self.search))
         frame = PageFrame(
             "Model location", forms, self.detail,
-            left_width=LIST_WIDTH, narrow=NARROW, stretch=(2, 3),
+            left_width=LIST_WIDTH, narrow=NARROW,
         )  # fmt: skip
         self.tabs = frame.tabs
         vbox(frame, of=self, spacing=-1)

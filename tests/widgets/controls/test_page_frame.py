@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from PySide6.QtCore import QEvent, Qt
 from PySide6.QtWidgets import QApplication, QLabel, QSplitter
 from pytestqt.qtbot import QtBot
@@ -71,3 +73,35 @@ def test_where_the_halves_stack_the_form_has_the_larger_part_until_it_is_moved(
     split.splitterMoved.emit(150, 1)
     frame.resize(480, 400)
     assert abs(split.sizes()[0] - 100) < 20
+
+
+WIDTHS = st.integers(600, 1800)
+
+
+@settings(max_examples=20)
+@given(st.lists(st.tuples(WIDTHS, st.booleans()), max_size=4), WIDTHS)
+def test_the_halves_follow_from_the_width_whatever_the_page_was_before(
+    qapp: QApplication, before: list[tuple[int, bool]], width: int
+) -> None:
+    lefts = []
+    for changes in ((), before):
+        frame = PageFrame("", (("List", QLabel()),), QLabel(), left_width=300, narrow=500)
+        for passed, is_shown in (*changes, (width, True)):
+            frame.setVisible(is_shown)
+            frame.resize(passed, 400)
+        lefts.append(frame.findChild(QSplitter).sizes()[0])
+        frame.deleteLater()
+    assert abs(lefts[0] - lefts[1]) <= 1 and lefts[0] >= min(300, 0.42 * width) - 10
+
+
+def test_a_moved_half_keeps_its_width(qtbot: QtBot) -> None:
+    frame = PageFrame("", (("List", QLabel()),), QLabel(), left_width=300, narrow=500)
+    qtbot.addWidget(frame)
+    frame.resize(1000, 400)
+    frame.show()
+    split = frame.findChild(QSplitter)
+    split.setSizes([700, 300 - split.handleWidth()])
+    split.splitterMoved.emit(700, 1)
+    for width in (1400, 1100):
+        frame.resize(width, 400)
+        assert abs(split.sizes()[0] - 700) <= 2
