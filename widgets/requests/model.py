@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from functools import partial
 from typing import Any, NamedTuple
 
 from PySide6.QtCore import QModelIndex, QObject, Qt
 
 from engine.snapshot import FinishReason, RequestSnapshot, RequestState, RequestTimes
 from engine.snapshot.metrics import METRICS
-from engine.units import NOTHING, figure, number
+from engine.units import NOTHING, duration_text, number
 from widgets.controls.tables import Index, RowTable
 from widgets.theme.theme import theme
 
@@ -23,7 +22,7 @@ ENDS = {
 
 
 class RequestRecord(NamedTuple):
-    """Times in milliseconds, None before they are known. `arrival`: engine time in seconds."""
+    """Times in seconds, None before they are known. `arrival`: engine time."""
 
     request_id: str
     state: str
@@ -33,9 +32,9 @@ class RequestRecord(NamedTuple):
     num_cached: int
     num_output: int
     num_blocks: int | None
-    queue_ms: float | None
-    ttft_ms: float | None
-    itl_ms: float | None
+    queue_s: float | None
+    ttft_s: float | None
+    itl_s: float | None
     num_preemptions: int | None
 
 
@@ -48,8 +47,8 @@ def record_of(request: RequestSnapshot) -> RequestRecord:
     return RequestRecord(
         request.request_id, state, True, request.times.arrival, request.num_prompt_tokens,
         request.num_cached_tokens, request.num_output_tokens, _told(request.num_blocks),
-        _ms(request.times.queue_s), _ms(request.times.ttft_s),
-        mean_gap_ms(request.times, request.num_output_tokens), _told(request.num_preemptions),
+        request.times.queue_s, request.times.ttft_s,
+        mean_gap_s(request.times, request.num_output_tokens), _told(request.num_preemptions),
     )  # fmt: skip
 
 
@@ -61,27 +60,23 @@ def ended(
     return record._replace(
         state=ENDS[reason], is_active=False, num_output=times.num_output_tokens,
         num_blocks=None if record.num_blocks is None else 0,
-        queue_ms=_ms(times.queue_s), ttft_ms=_ms(times.ttft_s),
-        itl_ms=mean_gap_ms(times, times.num_output_tokens),
+        queue_s=times.queue_s, ttft_s=times.ttft_s,
+        itl_s=mean_gap_s(times, times.num_output_tokens),
         num_preemptions=record.num_preemptions if preempted is None else preempted,
     )  # fmt: skip
 
 
-def mean_gap_ms(times: RequestTimes, num_output: int) -> float | None:
+def mean_gap_s(times: RequestTimes, num_output: int) -> float | None:
     """Mean gap between `num_output` tokens: from the first event to the last, over the tokens after
     the first event. It reads only two of possibly thousands of events."""
     if len(times.tokens) < 2:
         return None
     first, last = times.tokens[0], times.tokens[-1]
-    return (last.time - first.time) * 1e3 / (num_output - first.num_tokens)
+    return (last.time - first.time) / (num_output - first.num_tokens)
 
 
 def _told(count: int) -> int | None:
     return count if count >= 0 else None
-
-
-def _ms(seconds: float | None) -> float | None:
-    return None if seconds is None else seconds * 1e3
 
 
 SORT = Qt.ItemDataRole.UserRole
@@ -101,8 +96,7 @@ class Column(NamedTuple):
 
 
 def _latency(key: str, read: Callable[[RequestRecord], Any]) -> Column:
-    text = partial(figure, digits=3)
-    return Column(METRICS[key].heading, METRICS[key].description, read, text=text)
+    return Column(METRICS[key].title, METRICS[key].description, read, text=duration_text)
 
 
 COLUMNS = (
@@ -112,9 +106,9 @@ COLUMNS = (
     Column("Cached", "Prompt tokens served from the prefix cache", lambda r: r.num_cached),
     Column("Output", "Tokens generated so far", lambda r: r.num_output),
     Column("Blocks", "KV blocks in use", lambda r: r.num_blocks),
-    _latency("queue", lambda r: r.queue_ms),
-    _latency("ttft", lambda r: r.ttft_ms),
-    _latency("itl", lambda r: r.itl_ms),
+    _latency("queue", lambda r: r.queue_s),
+    _latency("ttft", lambda r: r.ttft_s),
+    _latency("itl", lambda r: r.itl_s),
     Column("Preempted", "Number of preemptions",
            lambda r: r.num_preemptions),
 )  # fmt: skip

@@ -43,6 +43,7 @@ class RequestsPanel(QFrame):
         self.table.setModel(self._sorted)
         self.table.sortByColumn(NAME, Qt.SortOrder.DescendingOrder)
         self._is_live = True
+        self._ended: dict[str, tuple[FinishReason, RequestTimes, int, int, int]] = {}
         self._mark_title = ""
         self.table.delete_pressed.connect(self._abort_selected)
         self.table.doubleClicked.connect(lambda index: self._inspect())
@@ -75,18 +76,23 @@ class RequestsPanel(QFrame):
     # Feeding -----------------------------------------------------------------------------------
 
     def update_requests(self, requests: Sequence[RequestSnapshot]) -> None:
+        """The requests of a snapshot. Those that have ended and are not in it any more end with it:
+        table and header count the same."""
         self.model.update(requests)
+        active = {request.request_id for request in requests}
+        for request_id in [one for one in self._ended if one not in active]:
+            self.model.finish(request_id, *self._ended.pop(request_id))
         self._show_counts()
 
     def finish(
         self, request_id: str, reason: FinishReason, times: RequestTimes, num_prompt: int,
         num_cached: int, num_preemptions: int,
     ) -> None:
-        """A request finished: keep its last figures."""
-        self.model.finish(request_id, reason, times, num_prompt, num_cached, num_preemptions)
-        self._show_counts()
+        """A request finished: show its last figures with the next snapshot."""
+        self._ended[request_id] = reason, times, num_prompt, num_cached, num_preemptions
 
     def clear(self) -> None:
+        self._ended.clear()
         self.model.clear()
         self._show_counts()
 

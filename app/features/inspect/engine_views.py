@@ -196,6 +196,7 @@ class EngineViews(QObject):
     def _on_state(self, state: EngineState) -> None:
         if state in (EngineState.CRASHED, EngineState.EMPTY):
             self.kv_blocks.clear()
+            self.requests.update_requests(())  # no snapshot follows
             self.speculation.clear()
             self.bottleneck.close_model()
             self.memory.clear()

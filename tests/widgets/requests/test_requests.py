@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from PySide6.QtCore import Qt
+from PySide6.QtWidgets import QApplication
 from pytestqt.modeltest import ModelTester
 from pytestqt.qtbot import QtBot
 
@@ -65,8 +68,8 @@ def test_a_running_request_in_figures(panel: RequestsPanel) -> None:
     assert [texts(panel, title)[0] for title in ("Prompt", "Cached", "Output", "Blocks")] == [
         "100", "64", "3", "7",
     ]  # fmt: skip
-    assert texts(panel, "Queue, ms") == ["50.0", "–"]
-    assert texts(panel, "TTFT, ms") == ["200", "–"] and texts(panel, "ITL, ms")[0] == "50.0"
+    assert texts(panel, "Queue") == ["50 ms", "–"]
+    assert texts(panel, "TTFT") == ["200 ms", "–"] and texts(panel, "ITL")[0] == "50 ms"
     assert texts(panel, "Preempted") == ["2", "2"]
 
 
@@ -80,8 +83,11 @@ def test_states_follow_the_engine(panel: RequestsPanel) -> None:
         panel.update_requests([request("a", state, computed, when)])
         assert texts(panel, "State") == [word]
     panel.finish("a", FinishReason.LENGTH, times(1.0, 1.2, 1.3, 1.4, 1.5), 100, 64, 0)
+    panel.update_requests([request("a")])  # a snapshot from before the end
+    assert texts(panel, "State") == ["decode"] and numbers(panel.note.text()) == [1, 0]
+    panel.update_requests([])
     assert texts(panel, "State") == [ENDS[FinishReason.LENGTH]] and texts(panel, "Output") == ["4"]
-    assert texts(panel, "ITL, ms") == ["100"] and texts(panel, "Blocks") == ["0"]
+    assert texts(panel, "ITL") == ["100 ms"] and texts(panel, "Blocks") == ["0"]
     assert numbers(panel.note.text()) == [0, 1]
     panel.update_requests([request("a")])  # a snapshot from before the end
     assert texts(panel, "State") == [ENDS[FinishReason.LENGTH]]
@@ -95,9 +101,9 @@ def test_columns_sort_by_number_and_what_is_unknown_is_least(panel: RequestsPane
             request("c", WAITING, 0, times(1.2)),
         ]
     )
-    sort(panel, "TTFT, ms", Qt.SortOrder.AscendingOrder)
-    assert texts(panel, "TTFT, ms") == ["–", "900", "10,100"]
-    sort(panel, "TTFT, ms", Qt.SortOrder.DescendingOrder)
+    sort(panel, "TTFT", Qt.SortOrder.AscendingOrder)
+    assert texts(panel, "TTFT") == ["–", "900 ms", "10.1 s"]
+    sort(panel, "TTFT", Qt.SortOrder.DescendingOrder)
     assert texts(panel, "Request") == ["What is TTFT?", "Tell me a story", "Hi"]
 
 
@@ -115,6 +121,7 @@ def test_abort_and_blocks_act_on_the_selected(qtbot: QtBot, panel: RequestsPanel
     qtbot.mouseClick(panel.blocks_button, Qt.MouseButton.LeftButton)
     assert aborted == ["b", "b"] and shown == ["b"]
     panel.finish("b", FinishReason.ABORT, times(1.0), 100, 64, 0)
+    panel.update_requests([request("a")])
     assert not panel.abort_button.isEnabled() and not panel.blocks_button.isEnabled()
     qtbot.keyClick(panel.table, Qt.Key.Key_Delete)
     assert aborted == ["b", "b"]
@@ -148,6 +155,7 @@ def test_inspect_offers_the_times_of_running_and_ended_requests(
     qtbot.mouseClick(panel.latency_button, Qt.MouseButton.LeftButton)
     assert panel.model.times["b"] is running
     panel.finish("b", FinishReason.LENGTH, whole, 100, 64, 0)
+    panel.update_requests([request("a", when=running)])
     qtbot.keyClick(panel.table, Qt.Key.Key_Return)
     row = panel.table.visualRect(panel.table.selectionModel().selectedRows()[0])
     qtbot.mouseClick(panel.table.viewport(), Qt.MouseButton.LeftButton, pos=row.center())
@@ -190,10 +198,12 @@ def test_the_times_of_the_last_ended_requests_are_kept(
     for name, count in (("a", 3), ("b", 2)):
         whole = times(1.0, *(1.1 + i for i in range(count)))
         panel.finish(name, FinishReason.STOP, whole, 100, 64, 0)
+    panel.update_requests([request("c")])
     assert set(panel.model.times) == {"a", "b", "c"}
     panel.select("a")
     assert panel.latency_button.isEnabled() and "Enter" in panel.latency_button.toolTip()
     panel.finish("c", FinishReason.STOP, times(1.0, *(1.1 + i for i in range(9))), 100, 64, 0)
+    panel.update_requests([])
     assert set(panel.model.times) == {"c"} and len(panel.model.records) == 3
     assert not panel.latency_button.isEnabled()
     assert f"{MOST_TIMES:,}" in panel.latency_button.toolTip()
@@ -205,14 +215,39 @@ def test_the_times_of_the_last_ended_requests_are_kept(
 
 def test_a_request_that_no_snapshot_listed_is_shown_once_it_ends(panel: RequestsPanel) -> None:
     panel.finish("a", FinishReason.LENGTH, times(1.0, 1.2, 1.25), 12, 3, 2)
+    panel.update_requests([])
     assert numbers(panel.note.text()) == [0, 1]
     panel.update_requests([request("a"), request("b", WAITING, 0, times(2.0))])  # a late snapshot
     assert numbers(panel.note.text()) == [1, 1]
     assert texts(panel, "State") == ["waiting", ENDS[FinishReason.LENGTH]]
     shown = [texts(panel, title)[1] for title in ("Prompt", "Cached", "Output", "Blocks")]
     assert shown == ["12", "3", "2", "0"]
-    assert texts(panel, "TTFT, ms")[1] == "200" and texts(panel, "Preempted")[1] == "2"
+    assert texts(panel, "TTFT")[1] == "200 ms" and texts(panel, "Preempted")[1] == "2"
     panel.finish("b", FinishReason.STOP, times(2.0), 12, 3, 5)  # preempted since the snapshot
+    panel.update_requests([])
     assert texts(panel, "Preempted")[0] == "5"
     panel.finish("c", FinishReason.STOP, times(3.0), 12, 3, -1)
+    panel.update_requests([])
     assert texts(panel, "Preempted")[0] == "–"
+
+
+NAMES = st.sampled_from("abcdef")
+
+
+@settings(max_examples=25)
+@given(st.lists(st.tuples(st.lists(NAMES, max_size=2), st.lists(NAMES, max_size=2)), max_size=8))
+def test_the_table_counts_what_the_snapshot_counts(
+    qapp: QApplication, turns: list[tuple[list[str], list[str]]]
+) -> None:
+    """The header shows the same snapshot. Ends arrive before the snapshot without the request."""
+    panel, active, ended = RequestsPanel(), set[str](), set[str]()
+    for begins, ends in turns:
+        active |= set(begins) - ended
+        for name in ends:
+            if name in active:
+                panel.finish(name, FinishReason.STOP, times(1.0, 1.2), 12, 3, 0)
+        for now_ended in (set[str](), active & set(ends)):
+            active, ended = active - now_ended, ended | now_ended
+            panel.update_requests([request(name) for name in sorted(active)])
+            assert (numbers(panel.note.text()) or [0, 0]) == [len(active), len(ended)]
+    panel.deleteLater()
