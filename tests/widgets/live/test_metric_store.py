@@ -374,6 +374,13 @@ def test_long_latencies_are_in_seconds() -> None:
     assert (value.text, value.unit) == ("940", "")
 
 
+def test_a_far_shorter_latency_beside_seconds_has_its_own_unit() -> None:
+    for low, text in ((3.0, "3.0 ms / 1.93"), (440.0, "0.440 / 1.93")):
+        samples = [Sample(50.0, ms / 1e3) for ms in [low] * 100 + [1930.0] * 4]
+        value = header_values(fed(replace(at(50.0, since=1.0), itl=tuple(samples))), 50.0)["itl"]
+        assert (value.text, value.unit) == (text, "s")
+
+
 def test_reserved_blocks_take_no_memory_in_ram() -> None:
     seen = at(5.0, since=1.0)
     blocks = snapshot(5.0, num_used=1000).blocks
