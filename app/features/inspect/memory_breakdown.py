@@ -37,12 +37,13 @@ class Compared:
 @dataclass(frozen=True, slots=True)
 class MemoryFigures:
     """Planned and measured memory, in bytes. `touched`: the part of the KV cache that was written
-    to. With several GPUs, of the first."""
+    to. `reuses`: as of `MemoryTracker`. With several GPUs, of the first."""
 
     memory: MemorySnapshot
     model: ModelInfo
     touched: int
     measured_activations: int | None
+    reuses: bool = False
 
     @property
     def weights(self) -> Compared:
@@ -90,9 +91,13 @@ class MemoryTracker:
     Activations are the largest growth of the process during steps, less the growth of the touched
     cache. Growth between steps belongs to the program: pasting, counting or refusing a prompt of a
     megabyte takes some 200 MiB. (What the program uses in addition during a step cannot be
-    separated.)"""
+    separated.)
+
+    Steps after a rebuild or a second load reuse what the process has kept of earlier ones: growth
+    is then less than the activations, by an unknown amount, and no measurement below the plan."""
 
     def __init__(self) -> None:
+        self._has_stepped = False  # the process, with any model
         self.clear()
 
     def clear(self) -> None:
@@ -101,6 +106,7 @@ class MemoryTracker:
         self._touched: NDArray[np.bool_] = np.zeros(0, np.bool_)
         self._rest = self._grown = 0
         self._activations: int | None = None
+        self._reuses = False
 
     def update(self, snapshot: EngineSnapshot) -> None:
         memory, blocks, before = snapshot.memory, snapshot.blocks, self._memory
@@ -109,6 +115,8 @@ class MemoryTracker:
         if is_new:  # another model, or a cache that was rebuilt
             self._touched = np.zeros(blocks.num_blocks, np.bool_)
             self._activations = None
+            self._reuses = self._has_stepped or snapshot.step_index > len(snapshot.steps)
+        self._has_stepped |= bool(snapshot.steps)
         self._memory, self._model = memory, snapshot.model
         is_written = (blocks.owner != BLOCK_FREE) & (blocks.fill > 0)
         self._touched |= is_written | is_on_gpu(snapshot.model)
@@ -131,7 +139,10 @@ class MemoryTracker:
         memory, model = self._memory, self._model
         if memory is None or model is None:
             return None
-        return MemoryFigures(memory, model, self._touched_bytes(memory), self._activations)
+        measured = self._activations
+        if self._reuses and (measured or 0) < memory.plan.activations:
+            measured = None
+        return MemoryFigures(memory, model, self._touched_bytes(memory), measured, self._reuses)
 
 
 def is_on_gpu(model: ModelInfo) -> bool:

@@ -10,7 +10,7 @@ from PySide6.QtWidgets import QBoxLayout, QFrame, QLabel, QStackedLayout, QWidge
 from app.features.inspect.memory_breakdown import Compared, MemoryFigures, MemoryTracker, is_on_gpu
 from engine.snapshot import EngineSnapshot, GpuFigures, undivided
 from engine.snapshot import Part as SnapshotPart
-from engine.units import bytes_text, change_text, kv_precision_text
+from engine.units import NOTHING, bytes_text, change_text, kv_precision_text
 from widgets.controls.frames import scroll_area, scroll_by_keys
 from widgets.controls.layouts import STRETCH, centered, dressed, hbox, vbox, wrapped
 from widgets.controls.text import not_reported_text
@@ -181,7 +181,7 @@ def _plan_parts(figures: MemoryFigures) -> list[Part]:
         ("KV cache", "kv_used", figures.kv_cache),
         ("Activations", "other", figures.activations),
         ("Sum", "", figures.sum),
-        tips=_TIPS, unmeasured="pending",
+        tips=_TIPS, unmeasured=NOTHING if figures.reuses else "pending",
     )  # fmt: skip
 
 
@@ -191,7 +191,7 @@ def _ram_parts(figures: MemoryFigures) -> list[Part]:
         ("Weights", "weights", Compared(plan.host_weights, memory.host_weights)),
         ("KV cache", "kv_used", Compared(plan.host_kv_cache, memory.host_kv_cache)),
         ("Activations", "other", Compared(plan.host_activations, None)),
-        tips=_RAM_TIPS, unmeasured="–",
+        tips=_RAM_TIPS, unmeasured=NOTHING,
     )  # fmt: skip
 
 
@@ -256,6 +256,8 @@ def _process_text(gpus: Sequence[GpuFigures]) -> str:
 
 def _mismatch_text(figures: MemoryFigures) -> str:
     whole = figures.sum
+    if whole.error is None and figures.reuses:
+        return "Activations not measured: steps reuse memory from before the last load or rebuild."
     if whole.error is None:
         return "Activations are measured during the first reply."
     side = "more" if whole.error > 0 else "less"

@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from pytestqt.qtbot import QtBot
 
 from app.features.inspect.memory_breakdown import MemoryTracker
@@ -69,6 +71,31 @@ def test_another_plan_starts_the_account_again() -> None:
     tracker.update(dataclasses.replace(last, memory=dataclasses.replace(last.memory, plan=rebuilt)))
     figures = tracker.figures()
     assert figures is not None and figures.activations.measured is None
+
+
+@given(
+    st.lists(st.integers(0, 2 * synthetic.PLAN.activations), min_size=1, max_size=5),
+    st.booleans(), st.booleans(),
+)  # fmt: skip
+def test_steps_that_reuse_memory_measure_no_activations_below_the_plan(
+    growths: list[int], is_first: bool, is_attached: bool
+) -> None:
+    """After a rebuild, a second load, or when the window attached late."""
+    tracker, at, start = MemoryTracker(), 0.0, 4 * 2**30
+    if not is_first and not is_attached:
+        tracker.update(with_process(seen(at), start))
+        tracker.update(with_process(seen(at := at + 1, step(1)), start + 2**20))
+        tracker.clear()
+    first = dataclasses.replace(seen(at := at + 1), step_index=0 if is_first else 9 * is_attached)
+    tracker.update(with_process(first, start))
+    for growth in growths:
+        now = with_process(seen(at := at + 1, step(2)), start := start + growth)
+        tracker.update(now)
+        figures = tracker.figures()
+        assert figures is not None and figures.reuses == (not is_first)
+        measured = figures.activations.measured
+        assert measured is None or is_first or measured >= synthetic.PLAN.activations
+        assert (measured is None) == (figures.sum.measured is None)
 
 
 def test_a_gpu_gives_the_whole_cache_at_once() -> None:
