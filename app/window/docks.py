@@ -145,6 +145,7 @@ class DockArea(QMainWindow):
         policies, direct = Qt.FocusPolicy, Qt.FindChildOption.FindDirectChildrenOnly
         for bar in self.findChildren(QTabBar, options=direct):  # Qt keeps empty ones out of sight
             bar.setFocusPolicy(policies.TabFocus if bar.count() else policies.NoFocus)
+            bar.setElideMode(Qt.TextElideMode.ElideNone)  # it scrolls
 
     # The height of the docks below ---------------------------------------------------------------
 

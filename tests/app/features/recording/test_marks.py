@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from PySide6.QtCore import QPoint, Qt
-from PySide6.QtWidgets import QApplication
+from PySide6.QtWidgets import QApplication, QTabBar
 from pytestqt.qtbot import QtBot
 
 from app.features.recording import file
@@ -86,6 +86,22 @@ def window(qtbot: QtBot, qapp: QApplication) -> Iterator[ReplayWindow]:
     qtbot.waitUntil(lambda: made.player.position == 0.5 and not made.player.is_jumping)
     yield made
     made.close()
+
+
+def test_tabs_have_whole_titles_in_a_narrow_window(qtbot: QtBot, window: ReplayWindow) -> None:
+    window.resize(800, 600)
+    docks = window.views.docks
+
+    def whole() -> bool:
+        return any(
+            bar.count() == len(docks) and all(
+                bar.tabRect(tab).width() > bar.fontMetrics().horizontalAdvance(bar.tabText(tab))
+                for tab in range(bar.count())
+            ) and bar.elideMode() is Qt.TextElideMode.ElideNone
+            for bar in window.area.findChildren(QTabBar)
+        )  # fmt: skip
+
+    qtbot.waitUntil(whole)
 
 
 def test_keys_and_clicks_jump_to_marks(qtbot: QtBot, window: ReplayWindow) -> None:
