@@ -37,7 +37,8 @@ class HeadingFonts(QObject):
 
 class FittedColumns(HeadingFonts):
     """Applies `widths` in pixels, at least those of the headings, until the user resizes a
-    column. `widest`: this column takes the room that is left."""
+    column; they may depend on the header's width. `widest`: this column takes the room that is
+    left."""
 
     def __init__(
         self,
@@ -69,7 +70,7 @@ class FittedColumns(HeadingFonts):
             self._fitted[column] = header.sectionSize(column)
 
     def eventFilter(self, watched: QObject, event: QEvent) -> bool:
-        if event.type() == QEvent.Type.Resize and self._widest is not None:
+        if event.type() == QEvent.Type.Resize:
             self.fit()
         return super().eventFilter(watched, event)
 

@@ -38,6 +38,7 @@ EMPTY = "No runs yet. Quantize, evaluate, compare or broadcast; the run appears 
 HINT = "Select two or more (Ctrl or Shift) for their difference."
 KIND, MODEL, PRECISION, WHEN, STATE, RESULT, VERDICT = range(7)
 WIDTHS = {KIND: 84, MODEL: 150, PRECISION: 150, WHEN: 140, STATE: 76, RESULT: 170}
+LEAST_VERDICT = 160
 SORTED = Qt.ItemDataRole.UserRole
 
 
@@ -159,7 +160,7 @@ class RunsTable(QWidget):
         self.view.setSortingEnabled(True)
         self.view.sortByColumn(WHEN, Qt.SortOrder.DescendingOrder)
         header = self.view.horizontalHeader()
-        FittedColumns(header, lambda: {column: scaled(w) for column, w in WIDTHS.items()})
+        self._columns = FittedColumns(header, self._widths)
         SmallFigures(self.view)
         self.kind, self.of_model = _box("Kind"), _box("Model")
         for title, value in (("All kinds", ""), *((kind.label, kind.value) for kind in Kind)):
@@ -202,10 +203,21 @@ class RunsTable(QWidget):
         with QSignalBlocker(self):
             self.model.show_runs(runs)
             self.choose(*ids)
+        self._columns.fit()
         self._fill_models(runs)
         self._lines = [*problems, HINT if len(runs) > 1 else "" if runs else EMPTY]
         self._show_state()
         self.chosen.emit()
+
+    def _widths(self) -> dict[int, int]:
+        """Columns grow with their texts before the verdict, which is a sentence, has the rest."""
+        widths = {column: scaled(width) for column, width in WIDTHS.items()}
+        room = self.view.horizontalHeader().width() - scaled(LEAST_VERDICT) - sum(widths.values())
+        for column in (RESULT, PRECISION, MODEL):
+            more = max(0, min(room, self.view.sizeHintForColumn(column) - widths[column]))
+            widths[column] += more
+            room -= more
+        return widths
 
     def choose(self, *ids: str) -> None:
         """Select runs like the user."""

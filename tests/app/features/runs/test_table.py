@@ -1,0 +1,47 @@
+"""The table of runs: which columns have the room."""
+
+from __future__ import annotations
+
+import pytest
+from PySide6.QtWidgets import QApplication, QWidget
+from pytestqt.qtbot import QtBot
+
+from app.features.runs.table import (
+    LEAST_VERDICT,
+    PRECISION,
+    RESULT,
+    VERDICT,
+    WHEN,
+    WIDTHS,
+    RunsTable,
+)
+from app.storage.run_records import Kind, RunRecord, State
+from widgets.controls.layouts import vbox
+
+LONG = "INT4 weights (groups of 128), KV INT8"
+CAUSE = "The device ran out of memory at layer 12."
+
+
+@pytest.mark.parametrize("width", [700, 900, 1200, 1800])
+def test_the_verdict_is_elided_before_precision_and_result(
+    qtbot: QtBot, qapp: QApplication, width: int
+) -> None:
+    table, page = RunsTable(), QWidget()
+    vbox(table.filters, table, of=page)
+    qtbot.addWidget(page)
+    page.show()
+    runs = [
+        RunRecord(f"{n}", Kind.QUANTIZE, "Qwen3-0.6B", LONG, f"2026-03-0{n + 1}T10:00:00",
+                  state=State.RUNNING, cause=CAUSE)
+        for n in range(2)
+    ]  # fmt: skip
+    table.show_runs(runs, ())
+    page.resize(width, 300)
+    view = table.view
+    widths = {column: view.columnWidth(column) for column in (*WIDTHS, VERDICT)}
+    assert widths[WHEN] >= WIDTHS[WHEN]
+    for column in (RESULT, PRECISION):
+        is_whole = widths[column] >= view.sizeHintForColumn(column)
+        assert is_whole or widths[VERDICT] <= LEAST_VERDICT + 2
+    is_sum = abs(sum(widths.values()) - view.viewport().width()) <= 2
+    assert is_sum or width < sum(WIDTHS.values()) + LEAST_VERDICT
