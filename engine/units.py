@@ -77,6 +77,11 @@ def percent_text(share: float | None, digits: int = 2) -> str:
     return NOTHING if share is None else _with_unit(short_figure(100 * share, digits), "%")
 
 
+def whole_percent(share: float | None) -> str:
+    """ "3 %" of 0.031: for a share that is shown in several places."""
+    return _with_unit(number(None if share is None else 100 * share), "%")
+
+
 def change_text(share: float | None, digits: int = 2) -> str:
     """ "+12 %", "−33 %", "±0 %" of the fractions 0.12, -0.33 and 0: a relative change."""
     text = percent_text(share, digits)

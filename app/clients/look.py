@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from app.clients.target import Probe, ServerType, Target
-from engine.units import duration_text, number, percent_text, rate_text
+from engine.units import duration_text, number, rate_text, whole_percent
 
 if TYPE_CHECKING:
     from app.clients.http import Fetcher
@@ -18,12 +19,14 @@ if TYPE_CHECKING:
 
 LOOK_TIMEOUT_S = 3.0
 NOT_TOLD = "not reported"
+_EARLY_S = 0.3
+"""Polls come earlier by as much."""
 
 
 @dataclass(frozen=True, slots=True)
 class LiveFigures:
     """Latencies in seconds; None: not reported. tokens_per_s, ttft and itl are NaN if there was
-    nothing to measure between two polls. round_trip_s: of the poll."""
+    nothing to measure. round_trip_s: of the poll."""
 
     running: int | None = None
     waiting: int | None = None
@@ -38,7 +41,7 @@ class LiveFigures:
         return {
             "running": _told(self.running, number),
             "waiting": _told(self.waiting, number),
-            "kv": _told(self.kv_usage, percent_text),
+            "kv": _told(self.kv_usage, whole_percent),
             "tokens": _told(self.tokens_per_s, rate_text),
             "ttft": _told(self.ttft_p50, duration_text),
             "itl": _told(self.itl_p50, duration_text),
@@ -50,12 +53,16 @@ def _told(value: float | None, text: Callable[[float], str]) -> str:
 
 
 class Looker:
-    """Polls one server over one kept connection. One poll at a time, from any thread."""
+    """Polls one server over one kept connection. One poll at a time, from any thread. Rates are of
+    the last `rate_s`, latencies of the last `span_s` seconds, to a poll."""
 
-    def __init__(self, target: Target, server_type: ServerType) -> None:
+    def __init__(
+        self, target: Target, server_type: ServerType, rate_s: float, span_s: float
+    ) -> None:
         self._target, self._server_type = target, server_type
+        self._rate_s, self._span_s = rate_s, span_s
         self._fetcher: Fetcher | None = None
-        self._before: Scrape | None = None
+        self._past: deque[Scrape] = deque()
         self._is_looking = threading.Lock()
         self._is_closed = False
 
@@ -91,8 +98,11 @@ class Looker:
         from app.clients.metrics import scrape_with
 
         now = scrape_with(self._fetcher, address, self._server_type, began + LOOK_TIMEOUT_S)
-        before, self._before = self._before, now
-        return figures_of(before, now, time.perf_counter() - began)
+        while self._past and now.time - self._past[0].time > self._span_s + _EARLY_S:
+            self._past.popleft()
+        self._past.append(now)
+        before = scrape_before(self._past, self._rate_s)
+        return figures_of(before, self._past[0], now, time.perf_counter() - began)
 
     def _hang_up(self) -> None:
         if self._fetcher is not None:
@@ -100,22 +110,29 @@ class Looker:
         self._fetcher = None
 
 
-def figures_of(before: Scrape | None, now: Scrape, round_trip_s: float) -> LiveFigures:
-    """The figures of two scrapes; the first alone has no rates."""
+def scrape_before(past: Sequence[Scrape], seconds: float) -> Scrape:
+    """The newest that is about `seconds` older than the last; the first where none is."""
+    at = past[-1].time - seconds + _EARLY_S
+    return next((one for one in reversed(past) if one.time <= at), past[0])
+
+
+def figures_of(before: Scrape, first: Scrape, now: Scrape, round_trip_s: float) -> LiveFigures:
+    """Rates since `before`, latencies since `first`; none where these are `now` itself."""
     from app.clients.metric_names import Figure, Latency
     from app.clients.metrics import Change
 
-    change, load, nan = Change(before, now), now.load, float("nan")
+    rates, latencies = (Change(one if one is not now else None, now) for one in (before, first))
+    load, nan = now.load, float("nan")
 
     def p50(which: Latency) -> float | None:
         if which not in now.latencies:
             return None
-        found = change.quantile(which, 0.5)
+        found = latencies.quantile(which, 0.5)
         return nan if found is None else found
 
     rate: float | None = None
     if now.get(Figure.GENERATION_TOKENS) is not None:
-        grown = change.per_second(Figure.GENERATION_TOKENS)
+        grown = rates.per_second(Figure.GENERATION_TOKENS)
         rate = nan if grown is None else grown
     return LiveFigures(
         load.num_running, load.num_waiting, load.kv_usage, rate, p50(Latency.TTFT),

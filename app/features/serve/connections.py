@@ -15,9 +15,10 @@ from app.clients.target import LinkState, Probe, Target
 from app.link.tasks import Task, run_task
 from app.window.settings_store import SettingsStore
 from engine.errors import ErrorInfo
+from widgets.live.metric_store import RATE_S, SPAN_S
 from widgets.live.trends import StatTrends
 
-EVERY_MS = 2000
+EVERY_MS = 1500
 ASKED_EVERY = 5
 """Polls between two probes, while the server type is unknown."""
 
@@ -154,7 +155,7 @@ class ConnectionStore(QObject):
 
 
 class Watcher(QObject):
-    """Polls one connection every 2 s. `changed`: state or figures. An unknown server is probed."""
+    """Polls one connection. `changed`: state or figures. An unknown server is probed."""
 
     changed = Signal()
     recognised = Signal(object)  # Probe
@@ -203,7 +204,8 @@ class Watcher(QObject):
                 )
             return
         if self._looker is None:
-            self._looker = Looker(self.connection.target(self._key), server_type)
+            target = self.connection.target(self._key)
+            self._looker = Looker(target, server_type, RATE_S, SPAN_S)
         self._task = run_task(self, self._looker.look, self._on_figures, self._on_error)
 
     def _on_probe(self, probe: Probe) -> None:

@@ -11,7 +11,7 @@ from app.features.serve.connections import TREND, Watcher
 from app.features.serve.parts import Figure, FigureRow, StateLine
 from app.link.bridge import EngineBridge
 from engine.snapshot import EngineSnapshot
-from engine.units import duration_text, percent_text, rate_text
+from engine.units import duration_text, rate_text, whole_percent
 from widgets.controls.buttons import ButtonRows
 from widgets.controls.layouts import STRETCH, button, dressed, hbox, vbox
 from widgets.controls.lines import ElidedLine, title_line
@@ -23,24 +23,22 @@ from widgets.live.figures import (
     header_values,
     state_text,
 )
-from widgets.live.metric_store import RATE_S, MetricStore
+from widgets.live.metric_store import RATE_S, SPAN_S, MetricStore
 from widgets.live.trends import StatTrends
 from widgets.theme.theme import SPACE_1, SPACE_2, SPACE_3, restyle, theme, theme_notifier
 
+_POLLED = f"over {duration_text(SPAN_S)}"
 FIGURES = (
     Figure("running", "Running", "not reported", "Running requests"),
     Figure("waiting", "Waiting", "not reported", "Requests waiting for a batch slot or KV blocks"),
     Figure("kv", "KV usage", "not reported", "KV blocks in use, % of the KV cache"),
-    Figure("tokens", "Output", "00,000 tok/s", "Generated tokens per second, all clients, since "
-           "the last poll"),
-    Figure("ttft", "TTFT p50", "00.0 ms (n=00)", "Time to first token, all clients, since "
-           "the last poll"),
-    Figure("itl", "ITL p50", "00.0 ms (n=00)", "Inter-token latency, all clients, since "
-           "the last poll"),
+    Figure("tokens", "Output", "00,000 tok/s",
+           f"Generated tokens per second, all clients, over {duration_text(RATE_S)}"),
+    Figure("ttft", "TTFT p50", "00.0 ms (n=00)", f"Time to first token, all clients, {_POLLED}"),
+    Figure("itl", "ITL p50", "00.0 ms (n=00)", f"Inter-token latency, all clients, {_POLLED}"),
 )  # fmt: skip
-_POLLED = "since the last poll"
 _TIPS = {
-    "tokens": FIGURES[3].tip.replace(_POLLED, f"over {duration_text(RATE_S)}"),
+    "tokens": FIGURES[3].tip,
     "ttft": FIGURES[4].tip.replace(_POLLED, LATENCY_SPAN),
     "itl": FIGURES[5].tip.replace(_POLLED, LATENCY_SPAN),
 }
@@ -144,7 +142,7 @@ class EngineCard(QFrame):
             {
                 "running": f"{snapshot.num_running:,}",
                 "waiting": f"{snapshot.num_waiting:,}",
-                "kv": percent_text(snapshot.kv_usage),
+                "kv": whole_percent(snapshot.kv_usage),
                 "tokens": rate_text(self.store.rate("out", now)),
                 "ttft": self._p50("ttft", ttft),
                 "itl": self._p50("itl", itl),
@@ -178,7 +176,7 @@ class ConnectionCard(EngineCard):
         self._is_in_use = False
         self.watch = dressed(
             QCheckBox("Poll in background"),
-            tip="Poll metrics every 2 s, even while this page is hidden",
+            tip="Poll metrics every 1.5 s, even while this page is hidden",
         )  # fmt: skip
         self.watch.setChecked(connection.is_watched)
         self.watch.toggled.connect(self.watch_toggled)
