@@ -137,7 +137,6 @@ def labels(where: str, charts: LiveCharts, name: str, key: str) -> Read:
 
 
 def header(strip: StatStrip) -> dict[str, str]:
-    strip._drawn_at = float("-inf")
     strip.redraw()
     return {key: value.text for key, value in strip._values.items()}
 

@@ -37,7 +37,6 @@ _SHARED = Swatch("shared", lambda table: table.series.owners[:1], mark="text")
 _OTHERS = Swatch("cached", of("kv_cached")), Swatch("free", of("free"))
 ASK_AFTER_MS = 80
 """Delay before the block's text is requested."""
-_WORDS_INTERVAL_S = 0.5
 
 
 class BlocksPanel(QFrame):
@@ -54,7 +53,7 @@ class BlocksPanel(QFrame):
         self.map.scale_changed.connect(self._on_scale)
         self.map.tip = self._tip
         self._snapshot: EngineSnapshot | None = None
-        self._words_at = float("-inf")
+        self._clock = clock
         self._details: BlockDetails | None = None
         self._ask = QTimer(self)
         self._ask.setSingleShot(True)
@@ -99,9 +98,8 @@ class BlocksPanel(QFrame):
         self._empty.setText(EMPTY_TEXT)
         self._stack.setCurrentWidget(self.map)
         self.map.update_blocks(snapshot.blocks)
-        due = snapshot.time - self._words_at >= _WORDS_INTERVAL_S or not snapshot.num_running
+        due = self._clock.shows(snapshot.time, is_idle=not snapshot.num_running)
         if due and self.isVisible():
-            self._words_at = snapshot.time
             self._show_text()
 
     def showEvent(self, event: QShowEvent) -> None:

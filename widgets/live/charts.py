@@ -149,6 +149,7 @@ class LiveCharts(QWidget):
     def update_snapshot(self, snapshot: EngineSnapshot) -> None:
         """Append what is new in a snapshot. Draws nothing."""
         at = snapshot.time
+        self.clock.shows(at, is_idle=not snapshot.num_running)
         self._add_steps(snapshot.steps)
         self.ttft.add_samples(snapshot.ttft)
         self.itl.add_samples(snapshot.itl)

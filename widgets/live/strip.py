@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import re
-import time
 from collections.abc import Callable
 
 import numpy as np
@@ -54,7 +53,6 @@ from widgets.theme.theme import (
 _LEAST_WORDS = 200
 """Pixels that model and state keep before figures give way, at the default text size."""
 _DOT = 8
-_FIGURE_INTERVAL_S = 0.45
 _LINE_WIDTH, _LINE_HEIGHT = 56, 18
 _LINE_TIP = f"\nSparkline: last {duration_text(TREND_S)}"
 
@@ -80,8 +78,6 @@ class StatStrip(QFrame):
         self._values = dict.fromkeys((one.key for one in FIGURES), EMPTY)
         self._templates = {one.key: one.template for one in FIGURES}
         self._dirty = True
-        self._drawn_state: tuple[str, str] = ("", "")
-        self._drawn_at = 0.0
         self._drawn_lines = -math.inf  # time of their newest point
         self.switch: ModelButton | None = None
         self._take_fonts()
@@ -127,6 +123,7 @@ class StatStrip(QFrame):
         precision = "  ·  ".join(filter(None, (size, precision_text(snapshot))))
         self.set_model(model.name, precision, device_text(snapshot))
         self.set_state(*state_text(snapshot))
+        self.clock.shows(snapshot.time, is_idle=not snapshot.num_running)
 
     def clear(self) -> None:
         """Reset: no model is loaded."""
@@ -168,23 +165,18 @@ class StatStrip(QFrame):
         return self._dirty or ages or self._values["output"].text not in (NOTHING, "0")
 
     def redraw(self) -> None:
-        """Update the figures at a readable pace (a new state at once); paint if something
-        changed."""
-        now = time.perf_counter()
-        if self.state == self._drawn_state and now - self._drawn_at < _FIGURE_INTERVAL_S:
-            return
-        self._dirty = False
-        self._drawn_state, self._drawn_at = self.state, now
-        before = self._values
-        self._values = header_values(self.store, self.store.time.now())
-        for key, value in self._values.items():
-            if len(value.text) > len(self._templates[key]):
-                self._templates[key] = re.sub(r"\d", "0", value.text)
-        self._place_switch()  # figures may need more room, or fonts
-        shown, lines = self.text(), self.store.trends.newest
-        changed = lines != self._drawn_lines or self._values != before
-        self._drawn_lines = lines
-        if shown != self.accessibleDescription() or changed:
+        """Update the figures at a beat of the clock, a new state at once; paint what changed."""
+        before = self._values, self._drawn_lines
+        if self.clock.is_beat:
+            self._dirty = False
+            self._values = header_values(self.store, self.store.time.now())
+            self._drawn_lines = self.store.trends.newest
+            for key, value in self._values.items():
+                if len(value.text) > len(self._templates[key]):
+                    self._templates[key] = re.sub(r"\d", "0", value.text)
+            self._place_switch()  # figures may need more room, or fonts
+        shown = self.text()
+        if shown != self.accessibleDescription() or (self._values, self._drawn_lines) != before:
             self.setAccessibleDescription(shown)
             self.update()
 

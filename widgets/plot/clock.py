@@ -6,6 +6,7 @@ milliseconds of GUI work per second, and stops for hidden widgets.
 
 from __future__ import annotations
 
+import math
 import time
 import weakref
 from collections import deque
@@ -18,6 +19,8 @@ from PySide6.QtGui import QRegion
 
 _ACCOUNT_S = 5.0  # the account covers this long
 _LONGEST_INTERVAL_MS = 1000
+BEAT_S, _SILENT_BEAT_S = 0.45, 1.0
+"""Time between two beats, and the same without snapshots: rates fall, and figures grow old."""
 _TURN_S = 0.004  # of drawing, before the event loop has its turn: a first token does not wait
 work_time = time.thread_time
 """CPU time of this thread: waiting for a busy core does not count as work."""
@@ -45,6 +48,9 @@ def _is_seen(member: Redrawable) -> bool:
 class RedrawClock(QObject):
     """Calls `redraw` of its visible members at most `rate_hz` times a second.
 
+    Figures that are read change less often, at its beats, and all of them with the same snapshot:
+    header, labels of charts, and texts of views. A beat is drawn at once.
+
     The rate drops as far as needed to stay within `budget_ms_per_s`, but not below one redraw a
     second. The timer runs only while a visible member wants a redraw: call `wake` when there is
     something new."""
@@ -63,6 +69,13 @@ class RedrawClock(QObject):
         self._timer.setTimerType(Qt.TimerType.CoarseTimer)
         self._timer.timeout.connect(self._tick)
         self._due: deque[Redrawable] = deque()  # of this round, not drawn yet
+        self.is_beat = True
+        """Whether figures may change: False only within a redraw between two beats."""
+        self._shown_time = self._beat_at = -math.inf
+        self._ticked_at = 0.0
+        self._beat = QTimer(self)
+        self._beat.setSingleShot(True)
+        self._beat.timeout.connect(self._draw_beat)
         self._rest = QTimer(self)
         self._rest.setSingleShot(True)
         self._rest.timeout.connect(self._draw)
@@ -94,6 +107,25 @@ class RedrawClock(QObject):
         if not self._timer.isActive():
             self._timer.start(self.interval_ms)
 
+    def shows(self, at: float, *, is_idle: bool) -> bool:
+        """Whether figures become those of the snapshot of engine time `at`: about twice a second,
+        and always where the engine idles. Whoever asks about a snapshot gets the same answer."""
+        pace = max(BEAT_S, 0.9e-3 * self.interval_ms)
+        if at != self._shown_time and (is_idle or not 0 < at - self._shown_time < pace):
+            self._shown_time = at
+            if not self._beat.isActive():  # when all have taken the snapshot
+                since = time.perf_counter() - self._beat_at  # less, where a recording plays faster
+                self._beat.start(round(1e3 * max(0.0, 0.9 * BEAT_S - since)))
+        return at == self._shown_time
+
+    def _draw_beat(self) -> None:
+        """Draw, and let the next tick be later by as much as this one is early."""
+        early_ms = self.interval_ms - round((time.perf_counter() - self._ticked_at) * 1e3)
+        self._beat_at = -math.inf
+        self._tick()
+        if self._timer.isActive():
+            self._timer.start(self.interval_ms + max(0, early_ms))
+
     def charge(self, seconds: float) -> None:
         """Count the work of a paint (members call this from their paintEvent)."""
         self._spent_in_round += seconds
@@ -107,10 +139,15 @@ class RedrawClock(QObject):
 
     def _tick(self) -> None:
         self._close_round()
+        now = self._ticked_at = time.perf_counter()
+        self.is_beat = now - self._beat_at >= _SILENT_BEAT_S
+        if self.is_beat:
+            self._beat_at = now
         members = [m for m in self._members if shiboken6.isValid(m)]
         due = [m for m in members if _is_seen(m) and m.wants_redraw()]
         if not due:
             self._timer.stop()
+            self.is_beat = True
             return
         self._due.extend(member for member in due if member not in self._due)
         self._draw()
@@ -129,6 +166,8 @@ class RedrawClock(QObject):
                 turn += work_time() - start
         if self._due:
             self._rest.start(0)
+        else:
+            self.is_beat = True
 
     def _close_round(self) -> None:
         """Finish the account of the previous round: its painting happened after its tick."""

@@ -180,8 +180,9 @@ class TimeChart(TimeView):
 
     def redraw(self) -> None:
         """Update the drawing to now; Qt paints it next."""
-        self._dirty = False
         now, view = self.now, self.view
+        is_beat = self._range is None or self.clock is None or self.clock.is_beat
+        self._dirty = not is_beat  # the labels wait for the next
         self.prepare(self.time_source())
         self._set_range(*self._draw_lines(now))
         self._place_curves(now)
@@ -191,7 +192,8 @@ class TimeChart(TimeView):
             view.show_strip(True)  # and leave it, so that the plot keeps its place
         view.spans = self._spans.spans if self._spans is not None else ()
         view.legend_names = self.legend.names
-        view.set_end_labels(self._end_labels(now))
+        if is_beat:
+            view.set_end_labels(self._end_labels(now))
         view.set_empty_text(self.empty_text if self.data.is_empty else "")
         self.move_cursor()
         if QAccessible.isActive():

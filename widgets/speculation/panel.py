@@ -191,7 +191,6 @@ OFF_TEXT = (
     "The target model verifies them in one step: same output, fewer steps. This panel shows the "
     "acceptance rate and the speed-up."
 )
-_WORDS_INTERVAL_S = 0.5
 
 
 class SpeculationPanel(QFrame):
@@ -203,7 +202,7 @@ class SpeculationPanel(QFrame):
         super().__init__(parent)
         self.setAccessibleName("Speculative decoding")
         self._time = EngineTime()
-        self._words_at = float("-inf")
+        self._clock = clock
         self._reported: SpeculationSnapshot | None = None  # a server's previous counts
         self._latest: SpeculationSnapshot | None = None
         self.chart = TimeChart(
@@ -251,7 +250,7 @@ class SpeculationPanel(QFrame):
     # Feeding -----------------------------------------------------------------------------------
 
     def update_snapshot(self, snapshot: EngineSnapshot) -> None:
-        """Take a snapshot; text changes twice a second, the chart by its clock."""
+        """Take a snapshot; text changes at the beats of the clock, the chart by its clock."""
         self._time.synchronise(snapshot.time)
         figures = self._latest = snapshot.speculation
         words = not_reported_text(
@@ -266,9 +265,8 @@ class SpeculationPanel(QFrame):
             self._add_point(snapshot)
         else:
             self._add_reported(snapshot.time, figures)
-        due = snapshot.time - self._words_at >= _WORDS_INTERVAL_S or not snapshot.num_running
+        due = self._clock.shows(snapshot.time, is_idle=not snapshot.num_running)
         if due and self.isVisible():
-            self._words_at = snapshot.time
             self._show(figures)
 
     def showEvent(self, event: QShowEvent) -> None:
@@ -280,7 +278,6 @@ class SpeculationPanel(QFrame):
     def clear(self) -> None:
         self.chart.clear()
         self._reported = self._latest = None
-        self._words_at = float("-inf")
         self._stack.setCurrentWidget(self._off)
 
     def _add_reported(self, now: float, figures: SpeculationSnapshot) -> None:

@@ -42,7 +42,6 @@ LEGEND = (
 )
 LATENCIES_FROM = 360
 """Pixels of the panel's height with room for the latencies above the timeline."""
-_WORDS_INTERVAL_S = 0.5
 
 
 class TimelinePanel(QFrame):
@@ -54,7 +53,7 @@ class TimelinePanel(QFrame):
         self.view = TimelineView(clock)
         self.view.pointed.connect(lambda ordinal: self._on_pointed())
         self.view.followed.connect(self._show_following)
-        self._words_at = float("-inf")
+        self._clock = clock
         self._expired = ""  # why the step that was asked for is not shown
         self._explain: Callable[[StepRecord], str] = lambda step: ""
         self._build()
@@ -108,9 +107,8 @@ class TimelinePanel(QFrame):
         if self.view.history.end:
             self._stack.setCurrentWidget(self._shown)
         self.view.changed()
-        due = snapshot.time - self._words_at >= _WORDS_INTERVAL_S or not snapshot.num_running
+        due = self._clock.shows(snapshot.time, is_idle=not snapshot.num_running)
         if due and self.isVisible():
-            self._words_at = snapshot.time
             self._show_text()
 
     def clear(self) -> None:

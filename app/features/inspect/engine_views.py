@@ -61,7 +61,7 @@ class EngineViews(QObject):
         self.latency = LatencyPopover(self.requests)
         self.speculation = SpeculationPanel(clock)
         self.bottleneck = BottleneckPanel()
-        self.memory = MemoryPanel()
+        self.memory = MemoryPanel(clock)
         self._places: dict[str, SharedView] = {}
         self.blocks_dock = self._dock("KV blocks", "kv-blocks", self.kv_blocks)
         self.timeline_dock = self._dock("Step timeline", "step-timeline", self.timeline)

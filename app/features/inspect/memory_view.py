@@ -14,12 +14,12 @@ from engine.units import NOTHING, bytes_text, change_text, kv_precision_text
 from widgets.controls.frames import scroll_area, scroll_by_keys
 from widgets.controls.layouts import STRETCH, centered, dressed, hbox, vbox, wrapped
 from widgets.controls.text import not_reported_text
+from widgets.plot.clock import RedrawClock
 from widgets.plot.parts_bar import Part, PartsBar
 from widgets.theme.fonts import scaled
 from widgets.theme.theme import SPACE_1, SPACE_2, SPACE_3, SPACE_6
 
 EMPTY_TEXT = "Open a model to see predicted and measured memory use."
-_INTERVAL_S = 0.5
 _SIDE_BY_SIDE = 680  # pixels
 _PROGRAM = "Program and libraries"
 _TIPS = {
@@ -41,12 +41,12 @@ _RAM_TIPS = {
 class MemoryPanel(QFrame):
     """Memory bars of RAM and GPUs. Takes every snapshot, and the readings of the GPUs."""
 
-    def __init__(self, parent: QWidget | None = None) -> None:
+    def __init__(self, clock: RedrawClock | None = None, parent: QWidget | None = None) -> None:
         super().__init__(parent)
+        self._clock = clock or RedrawClock(parent=self)
         self.setAccessibleName("Memory")
         self.model = MemoryTracker()
         self._gpus: tuple[GpuFigures, ...] = ()
-        self._shown_at = float("-inf")
         self._empty = centered(EMPTY_TEXT)
         self.plan = PartsBar("Model memory", ("predicted", "measured", "error"))
         self.machine = PartsBar("System memory", ("now",))
@@ -91,9 +91,8 @@ class MemoryPanel(QFrame):
             self.clear()
             return
         self.model.update(snapshot)
-        due = snapshot.time - self._shown_at >= _INTERVAL_S or not snapshot.num_running
+        due = self._clock.shows(snapshot.time, is_idle=not snapshot.num_running)
         if due and self.isVisible():
-            self._shown_at = snapshot.time
             self._show_figures()
 
     def update_gpus(self, gpus: tuple[GpuFigures, ...]) -> None:
@@ -105,7 +104,6 @@ class MemoryPanel(QFrame):
 
     def clear(self) -> None:
         self.model.clear()
-        self._shown_at = float("-inf")
         self._show_figures()
 
     def showEvent(self, event: QShowEvent) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 import pytest
 from PySide6.QtWidgets import QApplication
 
@@ -50,7 +48,6 @@ def redraw(charts: LiveCharts) -> None:
 
 
 def redraw_strip(strip: StatStrip) -> None:
-    strip._drawn_at = -math.inf  # as if the last time was long ago
     strip.redraw()
 
 

@@ -8,6 +8,7 @@ import re
 import time
 
 import pytest
+from pytestqt.qtbot import QtBot
 
 from engine.snapshot import Counters, RequestState, Sample
 from tests.figures import numbers
@@ -15,7 +16,9 @@ from tests.widgets.live.conftest import redraw_strip, take, values
 from tests.widgets.synthetic import GIB, load_run, memory, snapshot
 from widgets.live.charts import LiveCharts
 from widgets.live.figures import FIGURES, header_values, state_text
+from widgets.live.metric_store import MetricStore
 from widgets.live.strip import StatStrip
+from widgets.plot.clock import RedrawClock
 
 
 @pytest.mark.parametrize(
@@ -116,14 +119,36 @@ def test_figures_change_at_a_readable_pace_and_words_at_once(strip: StatStrip) -
     now = time.perf_counter()
     take(strip, snapshot(now, num_running=1, num_used=115))
     redraw_strip(strip)
-    take(strip, snapshot(now, num_running=1, num_used=576))
+    take(strip, snapshot(now + 0.1, num_running=1, num_used=576))
+    strip.set_state("The engine stopped", "error")
+    strip.clock.is_beat = False
     strip.redraw()
     assert strip._values["kv"].text == "10"
     assert strip.wants_redraw()  # it is not forgotten
-    strip.set_state("The engine stopped", "error")
+    assert "The engine stopped" in strip.accessibleDescription()
+    strip.clock.is_beat = True
     strip.redraw()
     assert strip._values["kv"].text == "50"
-    assert "The engine stopped" in strip.accessibleDescription()
+
+
+def test_header_and_charts_show_the_same_snapshot(qtbot: QtBot, clock: RedrawClock) -> None:
+    store = MetricStore()
+    strip, charts = StatStrip(store, clock), LiveCharts(store, clock)
+    for view in (strip, charts):
+        qtbot.addWidget(view)
+        view.resize(1280, 700)
+        view.show()
+    began, seen = time.perf_counter() - 10, set()
+    for turn, used in enumerate((115, 230, 346, 461, 576)):
+        one = snapshot(began + turn / 3, num_running=1, num_used=used)
+        store.update(one)
+        strip.update_snapshot(one)
+        charts.update_snapshot(one)
+        qtbot.waitUntil(lambda: not clock._beat.isActive() and not clock._rest.isActive())
+        labels = {label.label: label.value for label in charts.cache.view.end_labels}
+        assert labels["used"] == strip._values["kv"].text
+        seen.add(labels["used"])
+    assert 1 < len(seen) < 5  # not each
 
 
 def test_the_newest_word_on_the_state_counts(strip: StatStrip) -> None:

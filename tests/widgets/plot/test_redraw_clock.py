@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from PySide6.QtWidgets import QScrollArea, QWidget
+from hypothesis import given
+from hypothesis import strategies as st
+from PySide6.QtWidgets import QApplication, QScrollArea, QWidget
 
-from widgets.plot.clock import RedrawClock, work_time
+from widgets.plot.clock import BEAT_S, RedrawClock, work_time
 
 
 class Member(QWidget):
@@ -32,6 +34,39 @@ def clock(qapp):
     yield made
     made._timer.stop()
     made._rest.stop()
+    made._beat.stop()
+
+
+@given(st.lists(st.tuples(st.floats(0.01, 1.0), st.booleans()), min_size=1, max_size=20))
+def test_everyone_shows_the_same_snapshots_at_a_readable_pace(
+    qapp: QApplication, gaps: list[tuple[float, bool]]
+) -> None:
+    clock, at, shown = RedrawClock(), 0.0, [-1.0]
+    for gap, is_idle in gaps:
+        at += gap
+        answers = {clock.shows(at, is_idle=is_idle) for _ in range(3)}
+        assert answers == {is_idle or at - shown[-1] >= BEAT_S}
+        shown += [at] if answers == {True} else []
+    clock._beat.stop()
+
+
+def test_a_beat_is_drawn_at_once_and_takes_the_place_of_a_tick(qtbot, clock: RedrawClock) -> None:
+    clock.rate_hz = 2
+    member, beats = Member(clock), list[bool]()
+    qtbot.addWidget(member)
+    clock.add(member)
+    member.redraw = lambda: beats.append(clock.is_beat)  # type: ignore[method-assign]
+    member.show()
+    clock.wake()
+    assert clock.shows(1.0, is_idle=False) and clock._timer.remainingTime() > 100
+    qtbot.waitUntil(lambda: bool(beats), timeout=400)
+    assert beats == [True] and clock.is_beat
+    assert not clock.shows(1.2, is_idle=False) and not clock._beat.isActive()
+    clock._tick()
+    assert beats == [True, False] and clock.is_beat
+    assert clock.shows(1.7, is_idle=False)
+    clock._draw_beat()
+    assert beats == [True, False, True] and clock._timer.remainingTime() > 600
 
 
 def test_the_clock_draws_what_is_visible_and_wants_it(qtbot, clock: RedrawClock) -> None:
