@@ -22,10 +22,11 @@ from app.features.tune.row_remarks import LAYERS, WITH_CEILING, Gains, RowRemark
 from app.features.tune.server_commands import Facts
 from app.features.tune.server_dialog import ServerDialog
 from app.features.tune.setting_list import SettingList, line
-from app.features.tune.settings_commands import SettingsCommands
+from app.features.tune.settings_commands import NO_STEP_YET, SettingsCommands
 from app.features.tune.settings_model import Sent, SettingsModel
 from app.link.bridge import EngineBridge
 from app.storage.profiles import ProfileStore
+from app.window.notices import Notice
 from app.window.setting_specs import Machine
 from engine import messages
 from engine.config import Change, EngineConfig
@@ -98,6 +99,7 @@ class EngineSettingsPanel(QWidget):
         self.drafts.found.connect(self._choose_draft)
         self.precision.changed.connect(self._show_values)
         self.commands.said.connect(self._say)
+        self.commands.refused.connect(self._refuse)
         self.commands.refreshed.connect(self._show_values)
         bridge.load_progress.connect(self._on_progress)
         bridge.reconfigured.connect(self._on_reconfigured)
@@ -295,9 +297,12 @@ class EngineSettingsPanel(QWidget):
         self._show_pending()
         self._undo.setEnabled(model.can_undo and self.commands.may_change)
         undo = way("Undo: restore ", model.history) or "Nothing to undo."
+        redo = way("Redo: ", model.undone) or "Nothing to redo."
+        if model.sent:
+            undo = redo = NO_STEP_YET
         self._undo.setToolTip("Discard pending changes." if model.pending else undo)
         self._redo.setEnabled(model.can_redo and self.commands.may_change)
-        self._redo.setToolTip(way("Redo: ", model.undone) or "Nothing to redo.")
+        self._redo.setToolTip(redo)
         self._copy.setEnabled(model.applied is not None)
         slow = [sent for sent in model.sent if sent.change is not Change.LIVE]
         self._progress.setVisible(bool(slow))
@@ -337,6 +342,12 @@ class EngineSettingsPanel(QWidget):
         """Show `text` for a few seconds."""
         self._set_message(text)
         self._message_timer.start()
+
+    def _refuse(self, text: str) -> None:
+        """Where the user sees it: a shortcut works on pages without this panel."""
+        self._say(text)
+        if not self.isVisible():
+            self.notice.emit(Notice("tune.refused", text))
 
     def _set_message(self, text: str) -> None:
         self._message.setText(text)

@@ -26,15 +26,17 @@ from widgets.controls.text import server_name
 LIVE_DELAY_MS = 250
 """A dragged slider sends its last value only."""
 BUSY = "Another change is being applied."
+NO_STEP_YET = "A change is being applied. Undo and redo are available once it is done."
 
 
 class SettingsCommands(QObject):
     """`changed(text, details, chosen)`: settings took effect. `refreshed`: show the values again.
-    `said(text)`: a result to show for a few seconds."""
+    `said(text)`: a result to show for a few seconds. `refused(text)`: why a command did nothing."""
 
     changed = Signal(str, object, object)
     refreshed = Signal()
     said = Signal(str)
+    refused = Signal(str)
 
     def __init__(
         self,
@@ -121,11 +123,24 @@ class SettingsCommands(QObject):
             self._submit_for_all(self._model.change(settings))
 
     def undo(self) -> None:
-        """Drop the collected changes, else undo the last applied change."""
-        self._submit_for_all(self._model.undo())
+        """Drop the changes that were not sent, else undo the last applied change."""
+        if self.pending:
+            self._drop_unsent()
+            self._model.pending.clear()
+            self.refreshed.emit()
+        elif self._model.pending or self._may_step():
+            self._submit_for_all(self._model.undo())
 
     def redo(self) -> None:
-        self._submit_for_all(self._model.redo())
+        if self._may_step():
+            self._submit_for_all(self._model.redo())
+
+    def _may_step(self) -> bool:
+        """A sent change joins the history with its answer: until then, undo would take back an
+        older one."""
+        if self._model.sent:
+            self.refused.emit(NO_STEP_YET)
+        return not self._model.sent
 
     def reset(self) -> None:
         """Set every changed setting to its default."""

@@ -174,6 +174,35 @@ def test_settings_are_undone_and_redone_by_commands(qtbot: QtBot, application: A
     assert row.value() == 32 and not redo.isEnabled()
 
 
+def test_undo_takes_back_no_older_change_while_one_is_not_answered(
+    qtbot: QtBot, application: Application
+) -> None:
+    open_model(qtbot, application)
+    panel, commands = application.engine_settings, application.window.commands
+    choose_setting(qtbot, application, "max_num_seqs", 32)
+    panel.choose("quantization", "int8")
+    refused: list[str] = []
+    panel.commands.refused.connect(refused.append)
+    with qtbot.waitSignal(application.bridge.reconfigured, timeout=3000):
+        panel.commands.apply()
+        commands.run("tune.undo")
+        assert len(panel.model.sent) == 1 and len(refused) == 1 and panel.message == refused[0]
+    assert panel.model.shown("max_num_seqs") == 32 and panel.model.shown("quantization") == "int8"
+    run_and_wait(qtbot, application, "tune.undo")
+    assert panel.model.shown("quantization") == SETTINGS["quantization"].default
+    panel.choose("max_num_seqs", 48)  # sent a little later
+    commands.run("tune.undo")
+    assert panel.rows["max_num_seqs"].value() == 32 and not panel.model.sent
+    panel.hide()
+    said: list[object] = []
+    panel.notice.connect(said.append)
+    panel.choose("quantization", "int8")
+    with qtbot.waitSignal(application.bridge.reconfigured, timeout=3000):
+        panel.commands.apply()
+        commands.run("tune.undo")
+    assert len(said) == 1  # the message of the panel is out of sight
+
+
 def entry(menu: QMenu, text: str) -> QAction:
     """The entry of a menu, which is filled as if it were opened."""
     menu.aboutToShow.emit()
