@@ -63,11 +63,10 @@ class LengthBound:
         """Raise ContextLengthError where the text cannot fit."""
         if len(text) * 4 < context:
             return
-        fewest = self.fewest(text)
-        if fewest >= context:
+        if self.fewest(text) >= context:  # a bound: as a number it would contradict a count
             raise ContextLengthError(
-                f"The prompt has {len(text):,} characters, at least {fewest:,} tokens; prompt + "
-                f"output is limited to {context:,}.",
+                f"The prompt has {len(text):,} characters, too many for the {context:,} tokens of "
+                "prompt + output.",
                 _REMEDY,
             )
 

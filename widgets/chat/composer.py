@@ -48,6 +48,7 @@ class Composer(QWidget):
         set_key_tip(self.compare, tip, "chat.compare")
         self.meter = ContextMeter()
         self._has_system_prompt = self._is_busy = False
+        self._refusal = ""
         self.input = ComposerInput()
         self.input.send.connect(self.send)
         self.input.stop.connect(self.stop_requested)
@@ -90,11 +91,17 @@ class Composer(QWidget):
     def set_busy(self, is_busy: bool) -> None:
         """While a reply is generated the button stops it."""
         is_other, self._is_busy = is_busy is not self._is_busy, is_busy
-        tip = "Stop generating (Esc)" if is_busy else "Send (Enter)"
+        tip = "Stop generating (Esc)" if is_busy else self._refusal or "Send (Enter)"
         dressed(self._button, tip, tip)
-        self._button.setEnabled(is_busy or not self.is_empty)
+        self._button.setEnabled(is_busy or not (self.is_empty or self._refusal))
         if is_other:
             self._fit_foot()
+
+    def set_refusal(self, text: str) -> None:
+        """Why what is written cannot be sent, or ""."""
+        if text != self._refusal:
+            self._refusal = text
+            self.set_busy(self._is_busy)
 
     def set_context(self, text: str, role: str = "small", short: str = "") -> None:
         """Show the context usage; `short` where `text` does not fit; `role` "warning" when nearly

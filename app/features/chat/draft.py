@@ -28,8 +28,9 @@ from widgets.controls.notice import Notice
 COUNT_DELAY_MS = 300
 SAVE_DELAY_MS, SAVE_AT_LEAST_S = 500, 3.0
 """A draft is saved after a pause in typing, and at least at this interval."""
-COUNTED = 2**16
-"""Characters that are tokenized; the count of longer texts is extrapolated."""
+COUNTED, COUNTED_PER_TOKEN = 2**16, 8
+"""Characters that are tokenized, in all and per token of the context: a text that may fit is
+counted whole, the count of longer ones is extrapolated."""
 PER_TOKEN = 4
 """Characters per token, where no tokenizer is loaded."""
 
@@ -52,6 +53,7 @@ class Draft(QObject):
         self._refusal = self._warning = ""
         self._counts: dict[str, int] = {}  # text -> tokens, of what is here
         self._asked: dict[str, str] = {}  # key -> text
+        self._uncounted: set[str] = set()  # texts that this engine cannot count
         self._keys = itertools.count()
         self._later = QTimer(self, singleShot=True, interval=COUNT_DELAY_MS)
         self._later.timeout.connect(self.count)
@@ -188,32 +190,60 @@ class Draft(QObject):
         """Ask the engine for missing token counts."""
         texts = list(dict.fromkeys([*self._unanswered(), *self._texts()]))
         self._counts = {text: n for text, n in self._counts.items() if text in texts}
+        self._uncounted &= set(texts)
         self._asked.clear()
         for text in texts:
-            if text not in self._counts:
+            if text not in self._counts and text not in self._uncounted:
                 key = f"draft-{next(self._keys)}"
                 self._asked[key] = text
-                self._controller.engine.count_tokens(key, text[:COUNTED])
+                self._controller.engine.count_tokens(key, text[: self._num_counted])
         self.show_context()
+
+    @property
+    def _num_counted(self) -> int:
+        """Characters of a text that are tokenized at most."""
+        return max(COUNTED, COUNTED_PER_TOKEN * (self._controller.context[1] or 0))
 
     def _counted(self, event: TokensCounted) -> None:
         text = self._asked.pop(event.key, None)
-        if text is not None and event.num_tokens is not None:
-            counted = min(len(text), COUNTED)
+        if text is None:
+            return
+        if event.num_tokens is None:
+            self._uncounted.add(text)
+        else:
+            counted = min(len(text), self._num_counted)
             self._counts[text] = round(event.num_tokens * len(text) / counted)
             self._show_files()
-            self.show_context()
+        self.show_context()
 
     def _forget_counts(self) -> None:
         """Discard token counts: another model has another tokenizer."""
         self._counts.clear()
+        self._uncounted.clear()
         self.count()
 
-    def show_context(self) -> None:
+    @property
+    def use(self) -> ContextUse:
         used, limit = self._controller.context
         most = self._controller.current.sampling.max_tokens
-        unanswered = sum(map(self._estimate, self._unanswered()))
-        use = ContextUse(used, self.num_tokens, limit, most, unanswered)
+        texts = self._unanswered()
+        counts = [(self._estimate(text), text) for text in texts]
+        longest = max(counts, default=(0, ""))
+        return ContextUse(
+            used, self.num_tokens, limit, most, sum(n for n, _ in counts), *longest,
+            is_guess=not self._uncounted.isdisjoint((*texts, *self._texts())),
+        )  # fmt: skip
+
+    def may_send(self) -> bool:
+        """Whether the message fits, as far as its tokens can be counted; else say so."""
+        fits = not self.use.is_too_long
+        if not fits:
+            self.count()
+        return fits
+
+    def show_context(self) -> None:
+        use = self.use
+        used, limit, unanswered = use.used, use.limit, use.unanswered
         role = "warning" if use.is_nearly_full else "small"
         self._composer.set_context(context_text(use), role, context_short(use))
         self._composer.meter.show_use((used or 0) + unanswered, use.draft, limit or 0)
@@ -221,6 +251,7 @@ class Draft(QObject):
         if warning != self._warning:
             self._warning = warning
             self._notice.say(warning)
+        self._composer.set_refusal(warning if use.is_too_long else "")
 
 
 def _before(text: str, written: str) -> str:
@@ -242,18 +273,24 @@ NEARLY = 0.9
 """Share of the context that counts as nearly full."""
 SHORT_REPLY = 256
 """With fewer tokens left, a reply is likely to be cut off."""
+SHOWN = 40
+"""Characters by which a message is named."""
 _REMEDY = "Shorten the message, start a new chat, or increase the context length."
 
 
 class ContextUse(NamedTuple):
     """Tokens: `used` by the conversation (None: unknown), `draft`, `limit` of the model,
-    `max_tokens` of a reply, `unanswered`: in messages after the last reply, sent again."""
+    `max_tokens` of a reply, `unanswered`: in messages after the last reply, sent again; the longest
+    of them has `longest` tokens and this text. `is_guess`: the engine cannot count them."""
 
     used: int | None = None
     draft: int = 0
     limit: int | None = None
     max_tokens: int | None = None
     unanswered: int = 0
+    longest: int = 0
+    longest_text: str = ""
+    is_guess: bool = False
 
     @property
     def total(self) -> int:
@@ -272,12 +309,22 @@ class ContextUse(NamedTuple):
         )
 
     @property
+    def is_too_long(self) -> bool:
+        """Whether the engine would refuse the message."""
+        return bool(self.draft and self.limit and self.total >= self.limit and not self.is_guess)
+
+    @property
     def room(self) -> int | None:
         return None if self.limit is None else self.limit - self.total
 
     @property
     def is_nearly_full(self) -> bool:
         return self.limit is not None and self.total > NEARLY * self.limit
+
+
+def _beginning(text: str) -> str:
+    words = " ".join(text[: 2 * SHOWN].split())
+    return words if len(words) <= SHOWN else words[:SHOWN].rstrip() + "…"
 
 
 def context_text(use: ContextUse) -> str:
@@ -300,9 +347,12 @@ def context_warning(use: ContextUse) -> str:
     if use.limit is None or use.room is None:
         return ""
     if use.is_stuck:
+        others = (use.used or 0) + use.unanswered - use.longest
+        beside = f" beside {others:,} of other messages" if use.longest < use.limit else ""
         return (
-            f"The last message is too long: about {use.total:,} tokens; the context length is "
-            f"{use.limit:,}. Edit it, start a new chat, or increase the context length."
+            f"The earlier message “{_beginning(use.longest_text)}” is too long: about "
+            f"{use.longest:,} tokens{beside}; the context length is {use.limit:,}. Edit it, start "
+            "a new chat, or increase the context length."
         )
     if use.draft and use.room <= 0:
         return (

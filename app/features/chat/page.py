@@ -176,6 +176,11 @@ class ChatPage(QWidget):
             self.draft.clear(left)
             self.composer.setFocus()  # a suggestion is gone, and the next widget would take it
 
+    def _send_draft(self, text: str) -> None:
+        """A message that the engine would refuse stays in the composer, with the reason above."""
+        if self.draft.may_send():
+            self.send(text)
+
     def edit_last(self) -> None:
         own = [m for m in self.controller.current.path() if m.role is Role.USER]
         if own and not self.controller.is_busy:
@@ -313,7 +318,7 @@ class ChatPage(QWidget):
         self.panes.changed.connect(self._on_panes)
         self.list.opened.connect(self._open)
         self.list.hit_opened.connect(self._open_hit)
-        self.composer.send_requested.connect(self.send)
+        self.composer.send_requested.connect(self._send_draft)
         self.composer.input.edit_last.connect(self.edit_last)
         self.composer.sampling.clicked.connect(self.open_sampling)
         self.composer.system_prompt.clicked.connect(self.open_system_prompt)

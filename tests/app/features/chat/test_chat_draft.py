@@ -19,6 +19,7 @@ from app.features.chat.attachments import (
     read_attachment,
 )
 from app.features.chat.draft import ContextUse, context_short, context_text, context_warning
+from engine.messages import TokensCounted
 from tests.app.chat_fixtures import Chat, chat
 from tests.figures import numbers
 from widgets.chat.message_view import UserMessageView
@@ -230,6 +231,42 @@ def test_the_meter_counts_what_is_written_and_warns(qtbot: QtBot, chat: Chat) ->
     qtbot.waitUntil(chat.page.context_notice.isHidden)
 
 
+def test_a_message_that_cannot_fit_stays_where_it_is_written(qtbot: QtBot, chat: Chat) -> None:
+    chat.ask("One", "1")
+    composer, sent = chat.page.composer, len(chat.engine.order)
+    long = "word " * 8000
+    for counted in (False, True):  # Enter follows a paste at once, or when it is counted
+        composer.set_text(long)
+        if counted:
+            qtbot.waitUntil(lambda: not composer._button.isEnabled())
+        qtbot.keyClick(composer.input, Qt.Key.Key_Return)
+        chat.settle()
+        assert len(chat.engine.order) == sent and len(chat.controller.current.path()) == 2
+        assert composer.text == long and not composer._button.isEnabled()
+        assert composer._button.toolTip() == chat.page.context_notice.text()
+    composer.set_text("word " * 20)
+    qtbot.keyClick(composer.input, Qt.Key.Key_Return)
+    chat.settle()
+    assert len(chat.engine.order) == sent + 1
+    chat.engine.finish("2")
+
+
+def test_a_message_that_no_engine_counts_is_not_refused_by_a_guess(
+    qtbot: QtBot, chat: Chat
+) -> None:
+    def cannot(key: str, text: str) -> None:
+        chat.engine.tokens_counted.emit(TokensCounted(key, None))
+
+    chat.engine.count_tokens = cannot  # type: ignore[method-assign]
+    chat.page.composer.set_text("word" + " " * 60_000 + "word")
+    qtbot.waitUntil(lambda: "8,192" in chat.page.context_notice.text())
+    assert chat.page.composer._button.isEnabled()
+    chat.page.composer.send()
+    chat.settle()
+    assert len(chat.engine.order) == 1
+    chat.engine.finish("1")
+
+
 def test_a_reply_longer_than_the_room_is_announced(qtbot: QtBot, chat: Chat) -> None:
     chat.engine.prompt_tokens = 8000
     chat.ask("One", "1")
@@ -268,15 +305,21 @@ def test_a_message_that_was_refused_is_counted_and_said_to_be_in_the_way(
     qtbot: QtBot, chat: Chat
 ) -> None:
     chat.ask("One", "1")
-    chat.send("word " * 8000)
-    chat.engine.fail("The prompt has 8,804 tokens.", "Shorten the prompt.")
+    chat.controller.send("word " * 8200)  # past the composer, which would refuse it
+    chat.settle()
+    chat.engine.fail("The prompt has 9,004 tokens.", "Shorten the prompt.")
     chat.settle()
     chat.page.composer.set_text("Hi")
-    qtbot.waitUntil(lambda: 8001 in numbers(chat.page.composer.context.lines[0]))
-    assert chat.page.composer.meter.accessibleDescription().startswith("8,804 of 8,192")
-    assert "8,192" in chat.page.context_notice.text()
+    qtbot.waitUntil(lambda: 8201 in numbers(chat.page.composer.context.lines[0]))
+    assert chat.page.composer.meter.accessibleDescription().startswith("9,004 of 8,192")
+    said = chat.page.context_notice.text()  # of the long message, whatever is written now
+    assert "word word" in said and {8200, 8192} == set(numbers(said))
+    sent = len(chat.engine.order)
+    qtbot.keyClick(chat.page.composer.input, Qt.Key.Key_Return)
+    chat.settle()
+    assert len(chat.engine.order) == sent and chat.page.composer.text == "Hi"
     chat.page.composer.set_text("")
-    qtbot.waitUntil(lambda: 8000 in numbers(chat.page.composer.context.lines[0]))
+    qtbot.waitUntil(lambda: 8200 in numbers(chat.page.composer.context.lines[0]))
     assert not chat.page.context_notice.isHidden()
     view = chat.page.transcript.views[-2]
     assert isinstance(view, UserMessageView)
