@@ -285,7 +285,8 @@ class Application(QObject):
             self.settings_dock.bring_to_front()
 
         self.lessons = Lessons(
-            bridge, self.pages.tune, panel, settings, window, show_tune, session.remember_settings
+            bridge, self.pages.tune, panel, settings, window, show_tune, session.remember_settings,
+            self.pages.runs.jobs,
         )
         self.pages.chat_page.empty.add_offer(self.lessons.offer)
         self.pages.models_place.welcome.lessons.connect(self.lessons.start_first)

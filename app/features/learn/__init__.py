@@ -2,7 +2,8 @@
 what changed.
 
     lessons      what each lesson asks and explains
-    course       the state machine: baseline, move, measure, result. No Qt
+    course       the state machine: baseline, move, measure, evaluate, result. No Qt
+    quality      the evaluation of the lesson on precision, in a sentence. No Qt
     callout      the box beside the setting that a lesson points at
     controller   runs a lesson on the window's load and settings; commands, the offer
 """

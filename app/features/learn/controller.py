@@ -13,6 +13,10 @@ from PySide6.QtWidgets import QFrame, QWidget
 from app.features.learn.callout import Callout
 from app.features.learn.course import Course, Do, Stage
 from app.features.learn.lessons import LESSONS, Lesson, Step
+from app.features.learn.quality import plan_of, quality_text
+from app.features.quantize.run import Run
+from app.features.quantize.work import Outcome
+from app.features.runs.jobs import Jobs
 from app.features.tune.engine_settings import EngineSettingsPanel
 from app.features.tune.page import TunePage
 from app.link.bridge import EngineBridge, EngineState
@@ -58,12 +62,15 @@ class Lessons(QObject):
         window: QWidget,
         show_tune: Callable[[], object],
         remember: Callable[[dict[str, Any]], object],
+        jobs: Jobs,
     ) -> None:
         """`show_tune`: brings the Tune page and the settings to the front. `remember`: stores the
-        model's settings for the next start."""
+        model's settings for the next start. `jobs`: evaluate."""
         super().__init__(window)
         self._bridge, self._tune, self._panel = bridge, tune, panel
         self._settings, self._show_tune, self._remember = settings, show_tune, remember
+        self._jobs = jobs
+        self._evaluation: Run | None = None
         self.course = Course()
         clear = tune.load_bar, tune.result, tune.charts
         self.callout = Callout(window, self.go_on, self.leave, clear)
@@ -77,6 +84,7 @@ class Lessons(QObject):
         panel.commands.changed.connect(self._on_changed)
         panel.actions_changed.connect(self._on_choice)
         bridge.state_changed.connect(self._on_state)
+        jobs.ended.connect(self._on_evaluated)
 
     def commands(self) -> list[Command]:
         return [
@@ -122,10 +130,12 @@ class Lessons(QObject):
         return lesson.steps[-1]
 
     def go_on(self) -> None:
-        """The main button: do the step, the next lesson, or the end."""
+        """The main button: do the step, skip the evaluation, the next lesson, or the end."""
         course = self.course
         if course.stage in (Stage.MOVE, Stage.APPLY):
             self._panel.commands.change({course.step.setting: course.step.value})
+        elif course.stage is Stage.EVALUATING:
+            self._stop_evaluation()
         elif course.stage is Stage.RESULT and course.following is not None:
             self.start(course.following)
         else:
@@ -160,9 +170,25 @@ class Lessons(QObject):
                     load.start(self.course.lesson.plan)
                 case Do.STOP_LOAD:
                     load.stop()
+                case Do.EVALUATE:
+                    self._evaluate()
+                case Do.STOP_EVALUATION:
+                    self._stop_evaluation()
                 case Do.PUT_BACK:
                     self._tune.result.keep_headline(self._chosen_before)
                     commands.restore(self._chosen_before)
+
+    def _evaluate(self) -> None:
+        config = self._panel.model.applied
+        if self._jobs.run is not None or config is None:
+            self._do(self.course.evaluated("Quality not measured: another job is running."))
+            return
+        self._jobs.evaluate(plan_of(config, self._chosen_before))
+        self._evaluation = self._jobs.run
+
+    def _stop_evaluation(self) -> None:
+        if self._evaluation is not None:
+            self._evaluation.cancel()
 
     # What happens -------------------------------------------------------------------------------
 
@@ -180,7 +206,8 @@ class Lessons(QObject):
             self._tune.result.refresh()
             seconds = time.monotonic() - self._applied_at
             self._do(course.measured(self._tune.result.verdicts, seconds, self._sizes()))
-        elif course.stage is Stage.RESULT:  # the last samples: as the page shows it
+        elif course.stage in (Stage.EVALUATING, Stage.RESULT):
+            # the last samples: as the page shows it
             course.tell(self._tune.result.verdicts, self._sizes())
         self._show(is_new=course.stage is not before)
 
@@ -207,6 +234,12 @@ class Lessons(QObject):
             self._show()
         if course.stage is Stage.MEASURING:
             self._applied_at = time.monotonic()
+
+    def _on_evaluated(self, run: Run, outcome: Outcome) -> None:
+        if run is self._evaluation:
+            self._evaluation = None
+            self._do(self.course.evaluated(quality_text(outcome)))
+            self._show()
 
     def _on_choice(self) -> None:
         before = self.course.stage
@@ -239,8 +272,12 @@ class Lessons(QObject):
                 text, next_text = "Press Apply.", "&Do it for me"
             case Stage.MEASURING:
                 text = f"Measuring after the change: {progress}."
+            case Stage.EVALUATING:
+                stage = self._evaluation.figures().stage if self._evaluation is not None else ""
+                text = f"{course.result} Now the cost: measuring the quality."
+                why, next_text = stage, "&Skip"
             case Stage.RESULT:
-                text, why = course.result, lesson.why
+                text, why = f"{course.result} {course.quality}".rstrip(), lesson.why
                 next_text = "&Next lesson" if course.following is not None else "&Done"
             case _:
                 text, next_text = course.result, "&Done"
@@ -254,7 +291,7 @@ class Lessons(QObject):
         if stage is Stage.APPLY:
             self.callout.point_at(self._panel.pending.apply)
             return
-        is_result = stage in (Stage.MEASURING, Stage.RESULT)
+        is_result = stage in (Stage.MEASURING, Stage.EVALUATING, Stage.RESULT)
         self.callout.point_at(self._tune.result if is_result else row)
         if stage in (Stage.BASELINE, Stage.MOVE):
             self._panel.show_row(self.course.step.setting)

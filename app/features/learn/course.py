@@ -1,10 +1,11 @@
 """`Course`: the state machine of a lesson. No Qt.
 
     OFF --start--> BASELINE --enough samples--> MOVE --applied--> MEASURING --decided--> RESULT
-                                                 | ^
-                                          chosen v | discarded
-                                                APPLY
+                                                 | ^                  |                    ^
+                                          chosen v | discarded        v                    |
+                                                APPLY             EVALUATING --evaluated---+
 
+Only a lesson that changes the precision evaluates: without load, since both would slow each other.
 `leave` and `fail` end it anywhere: the load stops, and the settings from before are put back, once.
 """
 
@@ -29,6 +30,7 @@ class Stage(Enum):
     MOVE = auto()
     APPLY = auto()  # the value is chosen and waits for Apply
     MEASURING = auto()
+    EVALUATING = auto()  # the quality
     RESULT = auto()
     FAILED = auto()
 
@@ -39,6 +41,8 @@ class Do(Enum):
     SET_UP = auto()  # remember the settings, apply the step's `setup`
     START_LOAD = auto()
     STOP_LOAD = auto()
+    EVALUATE = auto()  # then call `evaluated`
+    STOP_EVALUATION = auto()
     PUT_BACK = auto()  # the settings from before SET_UP
 
 
@@ -50,6 +54,7 @@ class Course:
         self.lesson: Lesson = LESSONS[0]
         self.step: Step = LESSONS[0].steps[0]
         self.result = ""
+        self.quality = ""
         self.progress = ""
 
     @property
@@ -72,7 +77,7 @@ class Course:
     def start(self, lesson: Lesson, step: Step) -> list[Do]:
         done = self._end(Stage.BASELINE)
         self.lesson, self.step = lesson, step
-        self.result = self.progress = ""
+        self.result = self.quality = self.progress = ""
         return [*done, Do.SET_UP, Do.START_LOAD]
 
     def baseline(self, verdicts: Sequence[Verdict]) -> list[Do]:
@@ -110,13 +115,20 @@ class Course:
         )
         if not is_decided and seconds < LONGEST_S:
             return []
-        self.stage = Stage.RESULT
+        evaluates = self.lesson.evaluates
+        self.stage = Stage.EVALUATING if evaluates else Stage.RESULT
         self.tell(verdicts, beside)
-        return [Do.STOP_LOAD]
+        return [Do.STOP_LOAD, *([Do.EVALUATE] if evaluates else [])]
+
+    def evaluated(self, quality: str) -> list[Do]:
+        """quality: the measured loss in a sentence, or why it is not measured."""
+        if self.stage is Stage.EVALUATING:
+            self.stage, self.quality = Stage.RESULT, quality
+        return []
 
     def tell(self, verdicts: Sequence[Verdict], beside: str = "") -> None:
         """The result in a sentence, the lesson's metrics first. beside: another result."""
-        if self.stage is Stage.RESULT:
+        if self.stage in (Stage.EVALUATING, Stage.RESULT):
             wanted = self.lesson.wanted
             ordered = sorted(verdicts, key=lambda verdict: verdict.key not in wanted)
             claims = [v.words for v in ordered if v.state is State.CHANGED]
@@ -142,6 +154,7 @@ class Course:
 
     def _end(self, stage: Stage) -> list[Do]:
         done = [Do.STOP_LOAD] if self.needs_load else []
+        done += [Do.STOP_EVALUATION] if self.stage is Stage.EVALUATING else []
         done += [Do.PUT_BACK] if self.stage not in (Stage.OFF, Stage.FAILED) else []
         self.stage = stage
         return done

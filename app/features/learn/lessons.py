@@ -24,8 +24,9 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Lesson:
-    """wanted: the metrics that have to be measured. why: the reason for the result. load: requests
-    in flight, and their lengths in tokens."""
+    """wanted: the metrics that have to be measured. why: the reason for the result. in_flight:
+    requests of the load; input, output: their lengths in tokens. evaluates: measure the quality
+    too, after the load."""
 
     key: str
     title: str
@@ -36,6 +37,7 @@ class Lesson:
     in_flight: int
     input: Length
     output: Length
+    evaluates: bool = False
 
     @property
     def plan(self) -> LoadPlan:
@@ -79,7 +81,8 @@ LESSONS = (
         ),
         ("itl", "output"),
         "Low-bit values need less memory and less bandwidth, and decoding them needs compute. "
-        "Large models gain most. Runs > New run > Evaluate measures the loss.",
-        4, Length(16, 32), Length(24, 40),
+        "INT4 applies to linear layers. Embeddings and LM head keep 16 or 32 bits, so the average "
+        "is above 4 bits per weight. The Runs page keeps the evaluation.",
+        4, Length(16, 32), Length(24, 40), evaluates=True,
     ),
 )  # fmt: skip

@@ -316,7 +316,7 @@ class Hints:
         if not s.model.quantization:  # position tables are extra
             return f"{size} · {precision_name(s.model.dtype)}"
         bits = 8 * s.model.weights_bytes / max(1, s.model.num_parameters)
-        return f"{size} · {bits:.1f} bits per weight"
+        return f"{size} · {bits:.1f} bits per weight, embeddings included"
 
     @staticmethod
     def _head(s: EngineSnapshot) -> str:

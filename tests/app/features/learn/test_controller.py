@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from threading import Event
 
 import pytest
 from hypothesis import given
@@ -14,10 +15,16 @@ from pytestqt.qtbot import QtBot
 from app.features.learn.callout import beside
 from app.features.learn.controller import OFFERED, Lessons
 from app.features.learn.course import Stage
+from app.features.quantize.evaluation import EvaluationPlan
+from app.features.quantize.work import Progress
 from app.main.application import Application
+from engine.errors import InferdeckError
+from engine.evaluate.report import EvaluationReport
+from engine.evaluate.task import EvaluationCancelled
 from tests.app.fakes import FakeEngineThread, Script
 from tests.app.features.learn.test_course import verdicts
 from tests.app.window_fixtures import next_run
+from tests.engine.evaluate.reports import make_report
 from tests.figures import numbers
 
 
@@ -142,6 +149,64 @@ def test_a_setting_that_needs_apply_leads_on_to_apply(
     application.pages.tune.load.stop()  # by the user: nothing is left to measure
     lessons._on_look()
     assert lessons.course.stage is Stage.FAILED
+    lessons.leave()
+
+
+@pytest.mark.parametrize("way", ("report", "skip", "cancel on the Runs page", "leave", "error"))
+def test_the_lesson_on_precision_evaluates_it(
+    qtbot: QtBot,
+    application: Application,
+    lessons: Lessons,
+    monkeypatch: pytest.MonkeyPatch,
+    way: str,
+) -> None:
+    jobs, plans, may_end = application.pages.runs.jobs, list[EvaluationPlan](), Event()
+    made = make_report()
+
+    def evaluating(plan: EvaluationPlan) -> Callable[[Progress], EvaluationReport]:
+        plans.append(plan)
+
+        def work(progress: Progress) -> EvaluationReport:
+            while not may_end.wait(0.005):
+                if progress.is_cancelled():
+                    raise EvaluationCancelled("cancelled")
+            if way == "error":
+                raise InferdeckError("No memory.", "Close a program.")
+            return made
+
+        return work
+
+    monkeypatch.setattr("app.features.quantize.run.evaluating", evaluating)
+    begin(qtbot, application, "bits")
+    lessons.callout.next.click()
+    qtbot.waitUntil(lambda: lessons.course.stage is Stage.MEASURING)
+    lessons._do(lessons.course.measured(verdicts(20, 20, 0.5), 1.0))
+    lessons._show()
+    assert lessons.course.stage is Stage.EVALUATING and not application.pages.tune.load.is_on
+    (plan,) = plans
+    candidate, reference = plan.configs()
+    assert reference is not None
+    assert (candidate.quantization, reference.quantization) == ("int4", "auto")
+    match way:
+        case "skip":
+            lessons.callout.next.click()
+        case "cancel on the Runs page":
+            jobs.cancel()
+        case "leave":
+            lessons.callout.leave.click()
+        case _:
+            may_end.set()
+    qtbot.waitUntil(lambda: jobs.run is None)
+    if way == "leave":
+        assert not lessons.course.is_on
+        qtbot.waitUntil(lambda: application.bridge.config.quantization == "auto")
+        return
+    assert lessons.course.stage is Stage.RESULT
+    shown = numbers(lessons.callout.text)
+    assert made.divergence is not None
+    is_shown = round(100 * made.divergence.top1_agreement, 1) in shown
+    assert is_shown == (way == "report")
+    assert ("No memory." in lessons.callout.text) == (way == "error")
     lessons.leave()
 
 

@@ -39,6 +39,7 @@ EVENTS: dict[str, Callable[[Course], Sequence[Do]]] = {
     "undecided": lambda c: c.measured(verdicts(BASELINE, 3), 1.0),
     "decided": lambda c: c.measured(verdicts(BASELINE, WANTED, 5.0), 1.0),
     "late": lambda c: c.measured([], LONGEST_S),
+    "evaluated": lambda c: c.evaluated("Agreement 97 %."),
     "fail": lambda c: c.fail("why"),
     "leave": lambda c: c.leave(),
 }
@@ -49,12 +50,17 @@ def test_whatever_happens_a_load_that_was_started_stops_and_settings_are_put_bac
     names: list[str],
 ) -> None:
     course = Course()
-    loads = changed = 0
+    loads = changed = evaluations = 0
     for name in [*names, "leave"]:
         for one in EVENTS[name](course):
             loads += (one is Do.START_LOAD) - (one is Do.STOP_LOAD)
             changed += (one is Do.SET_UP) - (one is Do.PUT_BACK)
-            assert loads in (0, 1) and changed in (0, 1)
+            evaluations += (one is Do.EVALUATE) - (one is Do.STOP_EVALUATION)
+            assert loads in (0, 1) and changed in (0, 1) and evaluations in (0, 1)
+        if name == "evaluated":
+            evaluations = 0
+        assert evaluations == (course.stage is Stage.EVALUATING)
+        assert not (evaluations and loads)  # each would slow the other
         assert loads == course.needs_load  # it runs exactly while something is measured
         assert (course.stage is Stage.RESULT) <= bool(course.result)
     assert (loads, changed, course.is_on) == (0, 0, False)
@@ -81,6 +87,9 @@ def run(*names: str) -> Course:
         (("start", "enough", "applied", "decided"), Stage.RESULT),
         (("start", "enough", "applied", "late"), Stage.RESULT),
         (("start", "enough", "fail"), Stage.FAILED),
+        (("last", "enough", "applied", "decided"), Stage.EVALUATING),
+        (("last", "enough", "applied", "evaluated"), Stage.MEASURING),
+        (("last", "enough", "applied", "decided", "evaluated"), Stage.RESULT),
         (("fail",), Stage.OFF),
     ],
 )
