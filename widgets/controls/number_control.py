@@ -109,14 +109,18 @@ class NumberControl(QWidget):
 
     def set_highest(self, highest: int) -> None:
         """Offer every number from the lowest to `highest`; the shown value stays if still valid."""
-        if highest == self.spec.maximum:
-            return
-        value = self.value()
         first = int(self.spec.minimum or 0)
         steps = tuple(float(n) for n in range(first, highest + 1))
-        self.spec = replace(self.spec, maximum=highest, steps=steps, unit=f"of {highest}")
+        self.set_spec(replace(self.spec, maximum=highest, steps=steps, unit=f"of {highest}"))
+
+    def set_spec(self, spec: RowSpec) -> None:
+        """Other bounds; the shown value stays if still valid."""
+        if spec == self.spec:
+            return
+        value = self.value()
+        self.spec = spec
         with QSignalBlocker(self.field), QSignalBlocker(self.slider):
-            self.field.set_spec(self.spec)
+            self.field.set_spec(spec)
             self._fit_slider()
         self.set_value(value)
 
@@ -167,15 +171,15 @@ class NumberControl(QWidget):
 
 
 class StepField(QDoubleSpinBox):
-    """The number as text. Up and down step through the usual values. A number out of range is
-    replaced by the nearest valid one, and `refused` says why."""
+    """The number as text. Up and down step through the usual values. A number out of range is not
+    taken: the value before stays, and `refused` says why, until the next one is taken ("")."""
 
     refused = Signal(str)
 
     def __init__(self, spec: RowSpec) -> None:
         super().__init__()
         self._spec = spec
-        self._refusal = ""
+        self._refusal = self._told = ""
         self.editingFinished.connect(self._tell)
         self.setLocale(QLocale.c())
         self.setGroupSeparatorShown(True)
@@ -221,14 +225,20 @@ class StepField(QDoubleSpinBox):
         number = self._number(text)
         if number is None:
             return super().fixup(text)
-        nearest = min(max(number, self.minimum()), self.maximum())
-        if number != nearest:
-            spec = self._spec
-            lowest = spec.minimum / spec.scale if spec.minimum is not None else self.minimum()
-            unit = "" if spec.all else self.suffix()
-            written, least, most = map(super().textFromValue, (number, lowest, self.maximum()))
-            self._refusal = f"{written}{unit} is out of range: {least} to {most}{unit}."
-        return self.textFromValue(nearest) + self.suffix()
+        if self._lowest <= number <= self.maximum() or number == self.minimum():
+            return self.textFromValue(number) + self.suffix()
+        unit = "" if self._spec.all else self.suffix()
+        written, least, most = map(super().textFromValue, (number, self._lowest, self.maximum()))
+        self._refusal = f"{written}{unit} is out of range: {least} to {most}{unit}."
+        return self.textFromValue(self.value()) + self.suffix()
+
+    @property
+    def _lowest(self) -> float:
+        """The lowest number that is not auto and can be shown."""
+        least = (self._spec.minimum or 0) / self._spec.scale
+        if least <= 0:
+            return self.minimum()
+        return round(max(least, 10**-self._spec.decimals), self._spec.decimals)
 
     def _bare(self, text: str) -> str:
         return text.removesuffix(self.suffix()).strip().lower()
@@ -252,9 +262,9 @@ class StepField(QDoubleSpinBox):
             return None
 
     def _tell(self) -> None:
-        refusal, self._refusal = self._refusal, ""
-        if refusal:
-            self.refused.emit(refusal)
+        before, self._told, self._refusal = self._told, self._refusal, ""
+        if before or self._told:
+            self.refused.emit(self._told)
 
     def stepBy(self, steps: int) -> None:
         usual = [step / self._spec.scale for step in self._spec.steps]

@@ -29,7 +29,7 @@ class SettingRow(QWidget):
     """A labelled control. `value_changed` is emitted for the user's changes only."""
 
     value_changed = Signal(str, object)  # name, value
-    refused = Signal(str, str)  # name, why: what was written is not allowed
+    refused = Signal(str, str)  # name, why the text is not taken; "": it is
     reset_wanted = Signal(str)  # name
 
     def __init__(self, spec: RowSpec, parent: QWidget | None = None) -> None:

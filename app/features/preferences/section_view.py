@@ -87,7 +87,7 @@ class SectionView(QWidget):
             self._source.choose(name, value)
 
     def _on_refused(self, name: str, why: str) -> None:
-        """Apply the replacement value first, then show why."""
+        """Values chosen before are applied first: that would remove the reason."""
         self._delay.stop()
         self._send()
         self._source.refuse(name, why)

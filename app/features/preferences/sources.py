@@ -53,7 +53,7 @@ class ProgramSource(QObject):
             self.refuse(name, f"{error}")
 
     def refuse(self, name: str, why: str) -> None:
-        """Show why a value is refused."""
+        """Show why a value is refused; "" for one that is taken."""
         self._errors[name] = why
         self.changed.emit()
 
@@ -106,9 +106,8 @@ class EngineSource(QObject):
         known = self._panel.rows[row.spec.name].control
         if isinstance(row.control, PathControl) and isinstance(known, PathControl):
             row.control.set_known(known.known)
-        elif row.spec.all and isinstance(known, NumberControl):
-            assert isinstance(row.control, NumberControl) and known.spec.maximum is not None
-            row.control.set_highest(int(known.spec.maximum))
+        elif isinstance(row.control, NumberControl) and isinstance(known, NumberControl):
+            row.control.set_spec(known.spec)
         elif isinstance(row.control, ChoiceControl) and isinstance(known, ChoiceControl):
             row.describe_choices(described_items(known))
 

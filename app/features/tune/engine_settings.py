@@ -10,7 +10,7 @@ from PySide6.QtCore import Qt, QTimer, Signal
 from PySide6.QtGui import QFontMetrics, QShowEvent
 from PySide6.QtWidgets import QProgressBar, QPushButton, QWidget
 
-from app.features.models.placement import Places
+from app.features.models.placement import RANKS, STAGES, Places
 from app.features.models.precision import Memory
 from app.features.tune.draft_models import METHOD, MODEL, WITH_MODEL, DraftModels
 from app.features.tune.hints import resolved, way
@@ -27,9 +27,9 @@ from app.features.tune.settings_model import Sent, SettingsModel
 from app.link.bridge import EngineBridge
 from app.storage.profiles import ProfileStore
 from app.window.notices import Notice
-from app.window.setting_specs import Machine
+from app.window.setting_specs import GIB, Machine, row_spec
 from engine import messages
-from engine.config import Change, EngineConfig
+from engine.config import SETTINGS, Change, EngineConfig
 from engine.snapshot import EngineSnapshot, Part
 from widgets.controls.buttons import IconButton
 from widgets.controls.layouts import Label, button, dressed, hbox, vbox
@@ -45,6 +45,10 @@ LEAST_WIDTH = (120, 180)
 """Pixels: fixed, and scaled with the text size."""
 BESIDE_TEXT = 44
 """Pixels beside the longest unwrapped text, a row's action."""
+KV_CACHE = "kv_cache_memory_bytes"
+KV_GRAIN = GIB // 1000
+"""Bytes of the row's last decimal: its highest number is not above the room."""
+LEAST_KV_ROOM = GIB // 32
 MESSAGE_MS = 6000
 HINT_INTERVAL_S = 1.0
 
@@ -180,7 +184,10 @@ class EngineSettingsPanel(QWidget):
             self.drafts.search(value)
 
     def _on_out_of_range(self, name: str, why: str) -> None:
-        self._remarks.out_of_range[name] = why
+        if why:
+            self._remarks.out_of_range[name] = why
+        else:
+            self._remarks.out_of_range.pop(name, None)
         self._show_hints()
 
     def _choose_draft(self) -> None:
@@ -274,12 +281,27 @@ class EngineSettingsPanel(QWidget):
         assert isinstance(layers, NumberControl)
         if model is not None and model.num_layers:
             layers.set_highest(model.num_layers)
+        self._bound_kv_cache()
         self.precision.show(self.model.applied, {name: self.model.shown(name) for name in OF_IT})
         for name, row in self.rows.items():
             if name not in self.commands.pending:
                 row.set_value(self.model.shown(name))
         self._enable_rows()
         self._show_state()
+
+    def _bound_kv_cache(self) -> None:
+        """At most what the loaded model leaves, as planned last; the machine's memory where the
+        cache is divided or its room changes with a reload."""
+        row, plan, room = self.rows[KV_CACHE], self._bridge.plan, self.machine.memory_bytes
+        shares = map(self.model.shown, (RANKS, STAGES))
+        is_divided = plan is not None and plan.host_layers or any(n != 1 for n in shares)
+        if plan is not None and not is_divided and not self.model.reloads:
+            left = plan.limit - plan.weights - plan.activations
+            shown = self.model.shown(KV_CACHE)
+            least = max(shown or 0, LEAST_KV_ROOM)
+            room = max(least, left - left % KV_GRAIN)
+        assert isinstance(row.control, NumberControl)
+        row.control.set_spec(row_spec(SETTINGS[KV_CACHE], replace(self.machine, memory_bytes=room)))
 
     def _enable_rows(self) -> None:
         unused = {name for name in self.rows if self._remarks.idle_because(name)}

@@ -20,6 +20,7 @@ from app.features.models.estimate import has_libraries, plan_after
 from app.features.tune.hints import resolved
 from app.features.tune.prediction import Pause, memory_words
 from app.link.bridge import EngineBridge
+from app.link.row_names import by_row
 from app.link.tasks import Task, run_task
 from engine.config import Change, EngineConfig, costliest, differences_text
 from engine.errors import ErrorInfo, OutOfMemoryError
@@ -111,7 +112,7 @@ class PendingCard(QWidget):
     def _not_found(self, error: ErrorInfo) -> None:
         self._task = None
         if error.kind == OutOfMemoryError.__name__:
-            self._say(str(error).replace("\n", " "), "error")
+            self._say(by_row(str(error)).replace("\n", " "), "error")
 
     def _say(self, text: str, role: str = "small") -> None:
         self.memory.setText(text)

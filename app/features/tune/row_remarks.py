@@ -45,7 +45,7 @@ class RowRemarks:
         self.draft_note: Remark = ("", "small")
         self.ceilings: Gains = {}
         self._errors: dict[str, ErrorInfo] = {}
-        self.out_of_range: dict[str, str] = {}  # why the typed value is invalid
+        self.out_of_range: dict[str, str] = {}  # why a typed value is not taken, until the next edit
 
     def clear(self) -> None:
         self._errors.clear()
@@ -53,9 +53,9 @@ class RowRemarks:
         self.hints.clear()
 
     def forget(self, name: str) -> None:
-        """A new value was chosen."""
+        """A new value of it was chosen."""
         self.sent([name])
-        self.out_of_range.pop(name, None)
+        self.out_of_range.clear()
 
     def sent(self, names: Iterable[str]) -> None:
         """The change was sent again."""

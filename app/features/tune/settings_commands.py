@@ -112,6 +112,7 @@ class SettingsCommands(QObject):
 
     def discard(self) -> None:
         """Drop the collected changes."""
+        self._remarks.out_of_range.clear()
         self._model.pending.clear()
         self.refreshed.emit()
 
@@ -167,7 +168,7 @@ class SettingsCommands(QObject):
         self.pending.clear()
 
     def _submit_for_all(self, sent: Sent | None) -> None:
-        """Send a change of many settings; it replaces values typed out of range."""
+        """Send a change of many settings, an edit as any other."""
         self._remarks.out_of_range.clear()
         self._submit(sent)
 
@@ -195,6 +196,7 @@ class SettingsCommands(QObject):
     def _on_reconfigured(self, event: messages.Reconfigured) -> None:
         before = self._model.applied
         self._model.accept(event.config)
+        self._remarks.out_of_range.clear()
         changes = before.differences(event.config) if before is not None else {}
         if changes:
             self.changed.emit(

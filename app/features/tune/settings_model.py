@@ -81,6 +81,12 @@ class SettingsModel:
     def is_pending(self, name: str) -> bool:
         return name in self.pending
 
+    @property
+    def reloads(self) -> bool:
+        """Whether a reload is pending or sent."""
+        changes = (self.pending, *(sent.changes for sent in self.sent))
+        return any(costliest(some) is Change.RELOAD for some in changes if some)
+
     def choose(self, name: str, value: Any) -> Sent | None:
         """Set `name`. Returns a live change to send now, or None."""
         SETTINGS[name].check(value)

@@ -15,10 +15,12 @@ from app.main.application import Application
 from app.window.setting_specs import help_of
 from app.window.settings_store import SettingsStore
 from engine.config import SETTINGS
+from engine.errors import OutOfMemoryError
 from tests.app.fakes import FakeEngineThread, Script
 from tests.app.window_fixtures import application, next_run, open_model, script, send
 from tests.figures import numbers
 from tests.widgets import synthetic
+from widgets.controls.setting_row import SettingRow
 
 __all__ = ["application", "script"]
 
@@ -86,27 +88,67 @@ def test_a_refused_setting_says_why_and_shows_the_value_before(
     assert row.value() is None
 
 
-def test_a_number_out_of_range_becomes_the_nearest_and_the_range_is_named(
+def write(qtbot: QtBot, application: Application, name: str, text: str) -> SettingRow:
+    """Type a value and Enter."""
+    row = application.engine_settings.rows[name]
+    field = row.control.field
+    field.selectAll()
+    qtbot.keyClicks(field, text)
+    qtbot.keyClick(field, Qt.Key.Key_Return)
+    return row
+
+
+def test_a_number_out_of_range_is_not_taken_and_the_range_is_named_until_the_next_edit(
     qtbot: QtBot, application: Application
 ) -> None:
     open_model(qtbot, application)
-    row = application.engine_settings.rows["max_num_seqs"]
-    field = row.control.field
-    field.selectAll()
-    qtbot.keyClicks(field, "5000")
-    with qtbot.waitSignal(application.bridge.reconfigured, timeout=3000):
-        qtbot.keyClick(field, Qt.Key.Key_Return)
-    assert row.value() == 1024
+    row = write(qtbot, application, "max_num_seqs", "5000")
+    assert row.value() == 16 and not application.engine_settings.commands.pending
     assert row.hint_tone == "error" and numbers(row.hint)[:3] == [5000, 1, 1024]
+    write(qtbot, application, "max_num_seqs", "16")  # the value before, typed
+    assert row.hint_tone == "small"
+    write(qtbot, application, "max_num_seqs", "5000")
     choose_setting(qtbot, application, "max_num_seqs", 32)
     assert row.hint_tone == "small"
-    field.selectAll()
-    qtbot.keyClicks(field, "5000")
-    with qtbot.waitSignal(application.bridge.reconfigured, timeout=3000):
-        qtbot.keyClick(field, Qt.Key.Key_Return)
+    write(qtbot, application, "max_num_seqs", "5000")
     assert row.hint_tone == "error"
     run_and_wait(qtbot, application, "tune.undo")
-    assert row.value() == 32 and row.hint_tone == "small"  # nobody has written 32
+    assert row.value() == 16 and row.hint_tone == "small"
+
+
+def test_a_kv_cache_that_the_machine_cannot_give_is_refused(
+    qtbot: QtBot, application: Application
+) -> None:
+    """Its bounds can be typed, and are what the loaded model leaves."""
+    open_model(qtbot, application)
+    panel, plan = application.engine_settings, application.bridge.plan
+    row = write(qtbot, application, "kv_cache_memory_bytes", "900")
+    assert row.value() is None and not panel.model.pending and row.hint_tone == "error"
+    typed, least, most = numbers(row.hint)[:3]
+    assert plan is not None and typed == 900 and 0 < least < 0.01
+    room = (plan.limit - plan.weights - plan.activations) / 2**30
+    assert room - 0.001 <= most <= room
+    write(qtbot, application, "kv_cache_memory_bytes", "0.0001")
+    assert row.hint_tone == "error" and row.value() is None
+    write(qtbot, application, "kv_cache_memory_bytes", f"{most}")
+    assert row.hint_tone == "warning" and row.value() is not None
+    for end in ("tune.discard", "tune.apply"):
+        panel.choose("block_size", 32)
+        write(qtbot, application, "kv_cache_memory_bytes", "900")
+        assert row.hint_tone == "error"
+        if end == "tune.apply":
+            run_and_wait(qtbot, application, end)
+        else:
+            application.window.commands.run(end)
+        assert row.hint_tone == "small" and row.value() is None
+
+
+def test_the_preview_names_settings_as_their_rows_do(application: Application) -> None:
+    error = OutOfMemoryError("Too large.", "Choose a smaller kv_cache_memory_bytes.").info()
+    pending = application.engine_settings.pending
+    pending._not_found(error)
+    assert SETTINGS["kv_cache_memory_bytes"].label in pending.memory.text()
+    assert "kv_cache_memory_bytes" not in pending.memory.text()
 
 
 def test_who_wants_to_choose_a_method_of_drafting_is_led_to_its_row(
