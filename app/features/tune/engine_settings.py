@@ -294,7 +294,7 @@ class EngineSettingsPanel(QWidget):
         cache is divided or its room changes with a reload."""
         row, plan, room = self.rows[KV_CACHE], self._bridge.plan, self.machine.memory_bytes
         shares = map(self.model.shown, (RANKS, STAGES))
-        is_divided = plan is not None and plan.host_layers or any(n != 1 for n in shares)
+        is_divided = (plan is not None and plan.host_layers) or any(n != 1 for n in shares)
         if plan is not None and not is_divided and not self.model.reloads:
             left = plan.limit - plan.weights - plan.activations
             shown = self.model.shown(KV_CACHE)

@@ -45,7 +45,7 @@ class RowRemarks:
         self.draft_note: Remark = ("", "small")
         self.ceilings: Gains = {}
         self._errors: dict[str, ErrorInfo] = {}
-        self.out_of_range: dict[str, str] = {}  # why a typed value is not taken, until the next edit
+        self.out_of_range: dict[str, str] = {}  # why a typed value is not taken
 
     def clear(self) -> None:
         self._errors.clear()
