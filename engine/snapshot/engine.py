@@ -12,13 +12,12 @@ from engine.snapshot.steps import StepRecord
 
 
 class TokenBudget(NamedTuple):
-    """max_num_batched_tokens as measured: a step of `tokens` prompt tokens takes `seconds`, at most
-    `limit_s` unless it is the smallest choice. larger_s: the next choice's; None if not tried."""
+    """max_num_batched_tokens as measured: a step of `tokens` prompt tokens takes `seconds`, at
+    most `limit_s` unless it is the smallest choice."""
 
     tokens: int
     seconds: float
     limit_s: float
-    larger_s: float | None
 
 
 @dataclass(frozen=True, slots=True, weakref_slot=True)

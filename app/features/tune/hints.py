@@ -223,11 +223,8 @@ class Hints:
     def _largest_step(self, s: EngineSnapshot) -> str:
         budget = s.model.token_budget
         if budget is not None and budget.tokens == s.config.max_num_batched_tokens:
-            chosen = f"Auto: {budget.tokens:,} tokens take {duration_text(budget.seconds)}"
-            if budget.larger_s is None:
-                return chosen
             return (
-                f"{chosen}, {2 * budget.tokens:,} take {duration_text(budget.larger_s)} "
+                f"Auto: {budget.tokens:,} tokens take {duration_text(budget.seconds)} "
                 f"(limit {duration_text(budget.limit_s)})"
             )
         if not self._seconds:

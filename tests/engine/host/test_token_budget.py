@@ -36,7 +36,7 @@ class Machine:
         number = len(self.lengths)
         self.lengths.append(len(batch.input_ids))
         assert int(batch.slot_mapping.max()) < self.blocks * BLOCK_SIZE
-        self.time += self.taken(self.lengths[-1]) + 10.0 * (number in self.disturbed)
+        self.time += self.taken(self.lengths[-1]) + 0.4 * (number in self.disturbed)
 
     def taken(self, tokens: int) -> float:
         return self.base + tokens * self.each
@@ -58,28 +58,28 @@ BLOCK_SIZE = 16
 def test_it_is_the_largest_step_within_the_limit(
     base: float, each: float, max_model_len: int
 ) -> None:
+    """Up to a factor of 2 where a step takes more than 0.6 of it."""
     machine = Machine(base, each)
     found = machine.budget(max_model_len)
-    fitting = [n for n in CHOICES if machine.taken(n) <= LIMIT_S - 1e-9]
-    just = [n for n in CHOICES if machine.taken(n) <= LIMIT_S + 1e-9]
-    assert found.tokens in {max(fitting, default=CHOICES[0]), max(just, default=CHOICES[0])}
     assert found.seconds == pytest.approx(machine.taken(found.tokens))
-    if found.tokens == CHOICES[-1]:
-        assert found.larger_s is None
-    elif found.seconds <= LIMIT_S:
-        assert found.larger_s == pytest.approx(machine.taken(2 * found.tokens))
-        assert found.larger_s > LIMIT_S - 1e-9
+    assert found.seconds <= LIMIT_S or found.tokens == CHOICES[0]
+    if found.tokens < CHOICES[-1] and found.seconds <= 0.6 * LIMIT_S:
+        assert machine.taken(2 * found.tokens) > LIMIT_S - 1e-9
     assert machine.blocks == 0 and max(machine.lengths) <= LARGEST_BUDGET
 
 
 def test_a_step_that_was_disturbed_is_repeated() -> None:
-    assert Machine(0.01, 1e-4, disturbed=(2, 4)).budget().tokens == LARGEST_BUDGET
-    assert Machine(0.01, 1e-4, disturbed=(3, 4)).budget().tokens < LARGEST_BUDGET
+    undisturbed = Machine(0.01, 1e-4)
+    assert undisturbed.budget().tokens == 2048
+    for disturbed in range(len(undisturbed.lengths)):
+        assert Machine(0.01, 1e-4, {disturbed}).budget() == pytest.approx(undisturbed.budget())
 
 
-def test_a_machine_too_slow_for_the_least_step_says_so() -> None:
-    found = Machine(1.0, 0.01).budget()
-    assert (found.tokens, found.larger_s) == (CHOICES[0], None) and found.seconds > found.limit_s
+def test_a_slow_machine_is_not_measured_for_long() -> None:
+    machine = Machine(1.0, 0.01)
+    found = machine.budget()
+    assert found.tokens == CHOICES[0] and found.seconds > found.limit_s
+    assert machine.lengths == 3 * [CHOICES[0]]
 
 
 @pytest.fixture
@@ -90,7 +90,7 @@ def measured(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     def found(config: EngineConfig, make_runner: Callable[[int], ModelRunner]) -> TokenBudget:
         runner = make_runner(8)  # it can be made from what is loaded
         runner.drop_cache()
-        return TokenBudget(to_find.pop(0), 0.1, LIMIT_S, 0.3)
+        return TokenBudget(to_find.pop(0), 0.1, LIMIT_S)
 
     for room in ("assembly", "model_host"):
         monkeypatch.setattr(f"engine.host.{room}.{token_budget.measured_budget.__name__}", found)
