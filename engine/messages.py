@@ -18,6 +18,7 @@ from engine.snapshot import (
     BlockDetails,
     EngineSnapshot,
     FinishReason,
+    LastBlocks,
     MemoryPlan,
     ModelInfo,
     RequestTimes,
@@ -167,7 +168,8 @@ class Unloaded:
 class OutputEvent:
     """New text of one request. `text` is appended to the output; it may be empty while a stop
     string or a split character is held back. `time`: when its step was committed.
-    num_preemptions: so far, -1 if not reported."""
+    num_preemptions: so far, -1 if not reported. blocks: with the finish; None if it had none then,
+    or if not reported."""
 
     request_id: str
     text: str
@@ -183,6 +185,7 @@ class OutputEvent:
     error: ErrorInfo | None = None  # with finish_reason ERROR
     drafts: DraftRound | None = None  # where drafts were verified in the step
     num_preemptions: int = -1
+    blocks: LastBlocks | None = None
 
 
 @dataclass(frozen=True, slots=True)

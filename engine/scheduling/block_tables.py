@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from engine.config import EngineConfig
 from engine.scheduling.block_pool import BlockPool, IntegrityError, Prefix, chain_hash
 from engine.scheduling.request import Request
+from engine.snapshot import LastBlocks
 
 
 class BlockTables:
@@ -40,6 +41,13 @@ class BlockTables:
         kept = self.pool.blocks_for(self.reserved_tokens(request, num_tokens))
         self.pool.free(request.block_table[kept:])
         del request.block_table[kept:]
+
+    def last_blocks(self, request: Request) -> LastBlocks | None:
+        """Before `release` at its end; without blocks for a next step that it does not take."""
+        num_tokens = request.num_computed_tokens
+        kept = self.pool.blocks_for(self.reserved_tokens(request, num_tokens))
+        counts = tuple(self.pool.ref_count[block] for block in request.block_table[:kept])
+        return LastBlocks(self.pool.block_size, num_tokens, counts) if counts else None
 
     def release(self, request: Request) -> None:
         """Free all blocks; the request counts as not computed."""

@@ -11,6 +11,7 @@ from engine.sampling_params import SamplingParams
 from engine.scheduling.block_pool import BlockPool
 from engine.snapshot import (
     FinishReason,
+    LastBlocks,
     PackedTokens,
     RequestSnapshot,
     RequestState,
@@ -63,6 +64,7 @@ class Request:
     token_events: list[TokenEvent] = field(default_factory=list)
     finished: float | None = None
     finish_reason: FinishReason | None = None
+    last_blocks: LastBlocks | None = None
 
     def __post_init__(self) -> None:
         self.token_ids = list(self.prompt_token_ids)

@@ -143,6 +143,7 @@ class Scheduler:
                 self.finish(request, outcome.finish_reason, now)
 
     def finish(self, request: Request, reason: FinishReason, now: float) -> None:
+        request.last_blocks = self.tables.last_blocks(request)
         self.remove(request)
         request.state = RequestState.FINISHED
         request.finish_reason = reason

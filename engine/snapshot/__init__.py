@@ -34,6 +34,7 @@ from engine.snapshot.memory import (
 from engine.snapshot.requests import (
     BACKGROUND,
     FinishReason,
+    LastBlocks,
     PackedTokens,
     RequestSnapshot,
     RequestState,

@@ -141,6 +141,15 @@ class RequestTimes:
         return None if n < 2 or e2e is None or ttft is None else (e2e - ttft) / (n - 1)
 
 
+class LastBlocks(NamedTuple):
+    """The KV blocks of a request at its end, in token order: `num_tokens` are stored in them;
+    `ref_count`: requests that used each."""
+
+    block_size: int
+    num_tokens: int
+    ref_count: tuple[int, ...]
+
+
 @dataclass(frozen=True, slots=True)
 class RequestSnapshot:
     """A request's state. num_blocks, num_preemptions: -1 if not reported."""

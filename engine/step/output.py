@@ -137,6 +137,7 @@ class OutputStream:
             error=self.error,
             drafts=self._drafts,
             num_preemptions=request.num_preemptions,
+            blocks=request.last_blocks,
         )
 
     def _describe(self, token_id: int, row: RowLogprobs) -> TokenLogprob:

@@ -27,6 +27,7 @@ from engine.snapshot import (
     Counters,
     EngineSnapshot,
     FinishReason,
+    LastBlocks,
     MemoryPlan,
     MemorySnapshot,
     ModelInfo,
@@ -252,6 +253,7 @@ class FakeEngineThread(threading.Thread):
                 request.num_prompt_tokens, 0, is_first=first,
                 finish_reason=FinishReason.STOP if done else None,
                 times=self._ended(request) if done else None,
+                blocks=self._last_blocks(request) if done else None,
             )
         )  # fmt: skip
         if done:
@@ -263,8 +265,16 @@ class FakeEngineThread(threading.Thread):
             m.OutputEvent(
                 request.id, "", (), time.perf_counter(), self._step, request.num_prompt_tokens, 0,
                 finish_reason=reason, times=self._ended(request),
+                blocks=self._last_blocks(request),
             )
         )  # fmt: skip
+
+    def _last_blocks(self, request: _Running) -> LastBlocks | None:
+        assert self._config is not None
+        if not request.tokens:
+            return None
+        size, num_tokens = self._config.block_size, request.num_prompt_tokens + len(request.tokens)
+        return LastBlocks(size, num_tokens - 1, (1,) * -(-(num_tokens - 1) // size))
 
     def _ended(self, request: _Running) -> RequestTimes:
         now = time.perf_counter()

@@ -151,6 +151,10 @@ def test_events_add_up_to_the_output(make_engine: MakeEngine) -> None:
     assert times.num_output_tokens == 12 and len(times.itl_s) == 11
     assert times.ttft_s > 0 and times.queue_s >= 0 and times.e2e_s > times.ttft_s
     assert times.tpot_s == pytest.approx(sum(times.itl_s) / 11, rel=1e-6)
+    blocks = events[-1].blocks
+    assert all(e.blocks is None for e in events[:-1]) and blocks is not None
+    assert blocks.num_tokens == 10 + 12 - 1  # the last token is never stored
+    assert blocks.ref_count == (1,) * -(-blocks.num_tokens // blocks.block_size)
     words = "".join(e.text for e in events).split()
     assert words == [f"t{i}" for e in events for i in e.token_ids]
 

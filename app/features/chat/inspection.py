@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from engine.snapshot import BlockSnapshot, EngineSnapshot, RequestTimes
+from engine.messages import OutputEvent
+from engine.snapshot import BlockSnapshot, EngineSnapshot, LastBlocks, RequestTimes
 from widgets.tokens.record import TokenRecord
 
 
@@ -68,6 +70,12 @@ class OwnBlocks(NamedTuple):
         table = list(blocks.tables[blocks.owners.index(request_id)])
         return cls(blocks.block_size, blocks.fill[table], blocks.ref_count[table])
 
+    @classmethod
+    def of_ended(cls, blocks: LastBlocks) -> OwnBlocks:
+        starts = np.arange(len(blocks.ref_count)) * blocks.block_size
+        fill = np.clip(blocks.num_tokens - starts, 0, blocks.block_size).astype(np.int32)
+        return cls(blocks.block_size, fill, np.array(blocks.ref_count, np.int32))
+
     def as_snapshot(self, request_id: str) -> BlockSnapshot:
         """As a cache that has nothing else, for the block map."""
         count = self.num_blocks
@@ -90,22 +98,40 @@ class Drafts(NamedTuple):
 
 
 class BlockHistory:
-    """The last KV blocks of each reply: a request that ended has none any more. `is_reply`: whether
-    a request is one; others are not kept."""
+    """The last KV blocks of each reply: a request that ended has none any more. They come with its
+    end; where no end was reported, the last snapshot has them. `is_reply`: whether a request is
+    one; others are not kept."""
 
     def __init__(self, is_reply: Callable[[str], bool]) -> None:
         self._is_reply = is_reply
         self._last: BlockSnapshot | None = None
+        self._time = 0.0  # of the last snapshot
         self._kept: dict[str, OwnBlocks] = {}
+        self._ended: dict[str, float] = {}  # when; a continued reply runs again under its id
 
     def take(self, snapshot: EngineSnapshot) -> None:
         """Cheap: blocks are copied once, when their request has left the cache."""
-        before, self._last = self._last, snapshot.blocks
-        for gone in set(before.owners if before else ()) - set(snapshot.blocks.owners):
-            if before is not None and self._is_reply(gone):
+        before, now = self._last, snapshot.blocks
+        for gone in set(before.owners if before else ()) - set(now.owners):
+            if before is not None and self._is_reply(gone) and self._is_running(gone):
                 self._kept[gone] = OwnBlocks.of(before, gone)
+        self._last, self._time = now, snapshot.time
+
+    def end(self, event: OutputEvent) -> bool:
+        """Keep the blocks of a reply that ends with `event`; whether it has any."""
+        if event.blocks is None or not self._is_reply(event.request_id):
+            return False
+        self._kept[event.request_id] = OwnBlocks.of_ended(event.blocks)
+        self._ended[event.request_id] = event.time
+        return True
+
+    def _is_running(self, request_id: str) -> bool:
+        """Whether the last snapshot has its current blocks: one from before its end does not."""
+        if self._last is None or request_id not in self._last.owners:
+            return False
+        return self._time > self._ended.get(request_id, -math.inf)
 
     def of(self, request_id: str) -> OwnBlocks | None:
-        if self._last is not None and request_id in self._last.owners:
+        if self._last is not None and self._is_running(request_id):
             return OwnBlocks.of(self._last, request_id)
         return self._kept.get(request_id)

@@ -15,6 +15,7 @@ from app.features.chat.inspector_view import InspectorView
 from app.features.chat.reply_data import ReplyTokens
 from app.link.tasks import LatestTask
 from engine.errors import ErrorInfo
+from engine.messages import OutputEvent
 from engine.snapshot import EngineSnapshot, Part, RequestSnapshot, RequestTimes, StepRecord
 from widgets.controls.text import not_reported_text
 from widgets.latency.growing import GrowingLatency
@@ -28,7 +29,7 @@ LIVE_MS, COST_SHARE = 400, 100
 """Least interval of updates while a reply is generated; they take at most 1/100 of the time."""
 NOT_OF_SESSION = "No KV blocks: the reply was not generated in this session."
 NO_BLOCKS_YET = "No KV blocks allocated yet."
-NOT_IN_SNAPSHOT = "No KV blocks recorded: the reply ended between two snapshots."
+NEVER_ANY = "No KV blocks: the reply ended before it had any."
 
 
 class ReplyInspector(QObject):
@@ -65,6 +66,7 @@ class ReplyInspector(QObject):
         controller.current_changed.connect(self.follow)
         controller.messages_changed.connect(lambda conversation_id: self.follow())
         controller.generation.reply_changed.connect(self._on_reply)
+        controller.engine.outputs.connect(self._on_outputs)
         self.follow()
 
     # Which reply -------------------------------------------------------------------------------
@@ -170,6 +172,13 @@ class ReplyInspector(QObject):
         if message_id == self.chosen and message is not None and not message.state.is_open:
             self.refresh()  # it has ended
 
+    def _on_outputs(self, events: Sequence[OutputEvent]) -> None:
+        for event in events:
+            if self._blocks.end(event) and event.request_id == self.chosen:
+                message = self._message
+                if message is not None and self.view.isVisible():
+                    self._show_blocks(message)
+
     def _read(self, message: Message) -> None:
         """The stored times and tokens; they may arrive later."""
         times, tokens = self._controller.times, self._controller.tokens
@@ -240,7 +249,7 @@ class ReplyInspector(QObject):
             text := not_reported_text(self._latest, "KV blocks", Part.BLOCKS)
         ):
             return text
-        return NO_BLOCKS_YET if message.state.is_open else NOT_IN_SNAPSHOT
+        return NO_BLOCKS_YET if message.state.is_open else NEVER_ANY
 
     def _refuse(self, error: ErrorInfo) -> None:
         self.view.show_latency(None)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -10,13 +12,16 @@ from pytestqt.qtbot import QtBot
 
 from app.features.chat.conversation import State
 from app.features.chat.inspection import BlockHistory, OwnBlocks, Phases
-from app.features.chat.inspector import NOT_IN_SNAPSHOT, NOT_OF_SESSION
+from app.features.chat.inspector import NEVER_ANY, NOT_OF_SESSION
 from app.main.application import Application
+from engine.messages import OutputEvent
 from engine.sampling_params import SamplingParams
-from engine.snapshot import BlockSnapshot, RequestTimes, TokenEvent
+from engine.snapshot import BlockSnapshot, EngineSnapshot, LastBlocks, RequestTimes, TokenEvent
 from engine.units import duration_text
 from tests.app.fakes import Script
 from tests.app.window_fixtures import application, ask, reply, script, wait_idle
+from tests.figures import numbers
+from tests.widgets import synthetic
 from widgets.latency.reply import ReplyLatency
 
 __all__ = ["application", "script"]  # fixtures
@@ -65,14 +70,11 @@ TABLES = st.dictionaries(
 
 @given(st.lists(TABLES, min_size=1))
 def test_the_last_blocks_of_a_request_are_kept(history: list[dict[str, list[int]]]) -> None:
-    class Snapshot:
-        def __init__(self, blocks: BlockSnapshot) -> None:
-            self.blocks = blocks
-
     kept, expected = BlockHistory(lambda name: name != "d"), dict[str, OwnBlocks]()
+    empty = synthetic.snapshot(1.0)
     for tables in history:
         blocks = blocks_of(tables)
-        kept.take(Snapshot(blocks))  # type: ignore[arg-type]
+        kept.take(dataclasses.replace(empty, blocks=blocks))
         expected |= {name: OwnBlocks.of(blocks, name) for name in tables}
     if "d" not in tables:
         assert kept.of("d") is None  # no reply
@@ -81,6 +83,32 @@ def test_the_last_blocks_of_a_request_are_kept(history: list[dict[str, list[int]
         found = kept.of(name)
         assert found is not None
         assert (found.num_blocks, found.num_shared) == (blocks.num_blocks, blocks.num_shared)
+
+
+def test_blocks_come_with_the_end_whatever_the_snapshots_say() -> None:
+    def end(time: float, num_tokens: int) -> OutputEvent:
+        blocks = LastBlocks(4, num_tokens, (1,) * -(-num_tokens // 4))
+        return OutputEvent("a", "", (), time, 1, 9, 0, blocks=blocks)
+
+    def snapshot(time: float, **tables: list[int]) -> EngineSnapshot:
+        return dataclasses.replace(synthetic.snapshot(1.0), time=time, blocks=blocks_of(tables))
+
+    def count() -> int:
+        found = history.of("a")
+        assert found is not None and found.fill.sum() <= 4 * found.num_blocks
+        return found.num_blocks
+
+    history = BlockHistory(lambda name: True)
+    assert history.end(end(1.0, 14)) and count() == 4  # between two snapshots
+    for late in (snapshot(0.9, a=[1, 2]), snapshot(1.1)):  # the first is from before the end
+        history.take(late)
+        assert count() == 4
+    history.take(snapshot(2.0, a=[1, 2, 3, 4, 5]))  # continued
+    assert count() == 5
+    assert history.end(end(2.1, 25)) and count() == 7
+    history.take(snapshot(2.2, b=[1]))
+    assert count() == 7
+    assert not history.end(dataclasses.replace(end(3.0, 1), blocks=None)) and count() == 7
 
 
 def test_the_figures_are_those_of_the_reply(
@@ -104,7 +132,9 @@ def test_the_figures_are_those_of_the_reply(
     assert view.phases.details[3].text() == f"TTFT {duration_text(figures.ttft_ms / 1e3)}"
     shown = view.latency._latency
     assert shown is not None and len(shown.gaps) == len(times.tokens) - 1
-    assert view.blocks.note.text().startswith("2 blocks")  # the last that it had
+    stored = figures.num_context_tokens - 1  # the last token is never stored
+    size = application.bridge.config.block_size if application.bridge.config else 0
+    assert numbers(view.blocks.note.text())[:2] == [-(-stored // size), size]
 
 
 def test_the_latency_of_a_long_reply_follows(
@@ -198,7 +228,7 @@ def test_why_a_reply_has_no_blocks_is_said(application: Application, qtbot: QtBo
     page.inspector._blocks._kept.clear()  # as if no snapshot had shown it
     page.inspector._blocks._last = None
     page.inspector.refresh()
-    assert shown.isVisible() and shown.text() == NOT_IN_SNAPSHOT
+    assert shown.isVisible() and shown.text() == NEVER_ANY
     made = SamplingParams(max_tokens=2)
     page.controller.keep_exchange("hi", "there", State.COMPLETE, made, None, None)
     assert shown.isVisible() and shown.text() == NOT_OF_SESSION
