@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from engine.snapshot import EngineSnapshot, Part
+from engine.snapshot import EngineSnapshot, FinishReason, Part
 from widgets.controls.text import EngineTime
 from widgets.live.history import SampleHistory
 from widgets.live.statistics import Shown
@@ -38,6 +38,7 @@ KEYS = ("output", *LATENCIES)
 MISSING = {"kv": Part.KV_USAGE, "hits": Part.PREFIX_CACHE, "memory": Part.MEMORY}
 """The parts of a snapshot that figures need."""
 GIB = 2**30
+_COMPLETED = (FinishReason.STOP.value, FinishReason.LENGTH.value)
 _EPOCHS_KEPT, _MEMOS_KEPT = 64, 16
 _SAME_S = 0.05  # after a reconnect, the clock of a server differs by less
 _HEARD_S = 1.0  # a change reaches the window within this time
@@ -86,6 +87,7 @@ class MetricStore(SampleHistory):
         self._lines = {key: self._line(key) for key in LATENCIES}
         self._tokens = {"in": RunningTotal(), "out": RunningTotal()}
         self._hits, self._queries = RunningTotal(), RunningTotal()
+        self._completed = RunningTotal()
         self._epochs: deque[Epoch] = deque(maxlen=_EPOCHS_KEPT)
         self._memo: dict[tuple[str, float, float, int], Shown] = {}
         self.trends.clear()
@@ -121,7 +123,7 @@ class MetricStore(SampleHistory):
             self._keep_last(epoch)
         self.snapshot = None
         self.trends.clear()
-        for total in (*self._tokens.values(), self._hits, self._queries):
+        for total in (*self._tokens.values(), self._hits, self._queries, self._completed):
             total.restart()
 
     def _is_change(self, s: EngineSnapshot) -> bool:
@@ -149,12 +151,14 @@ class MetricStore(SampleHistory):
         epoch.last = {key: self._shown(key, epoch, epoch.end) for key in LATENCIES}
 
     def _count(self, s: EngineSnapshot) -> None:
+        completed = sum(n for reason, n in s.counters.finished.items() if reason in _COMPLETED)
         counters, is_whole = s.counters, 0 < s.step_index == len(s.steps)
         for total, count in (
             (self._tokens["in"], counters.prompt_tokens),
             (self._tokens["out"], counters.generation_tokens),
             (self._hits, counters.prefix_hits),
             (self._queries, counters.prefix_queries),
+            (self._completed, completed),
         ):
             total.add(s.time, count, is_whole=is_whole)
 
@@ -255,6 +259,10 @@ class MetricStore(SampleHistory):
             return None
         start = max(epoch.start, at - RATE_S)
         return total.between(start, at) / (at - start)
+
+    def completed(self, start: float, end: float) -> int:
+        """Requests that ended as asked in a range, whenever they arrived."""
+        return round(self._completed.between(start, end))
 
     def prefix_hits(self, at: float = math.inf) -> Share | None:
         """Of the tokens that were looked up; None without any in this epoch."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -38,19 +38,20 @@ Compared = tuple[str, TimeRange, TimeRange]
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One metric in both ranges."""
+    """One metric in both ranges. is_compared: there were requests in both."""
 
     metric: Metric
     a: Figures
     b: Figures
+    is_compared: bool = True
 
     @property
     def p50_change(self) -> float | None:
-        return change(self.a.p50, self.b.p50)
+        return change(self.a.p50, self.b.p50) if self.is_compared else None
 
     @property
     def p99_change(self) -> float | None:
-        return change(self.a.p99, self.b.p99)
+        return change(self.a.p99, self.b.p99) if self.is_compared else None
 
 
 def change(before: float | None, after: float | None) -> float | None:
@@ -60,7 +61,22 @@ def change(before: float | None, after: float | None) -> float | None:
 
 def compare(store: MetricStore, a: TimeRange, b: TimeRange) -> list[Row]:
     first, second = store.figures(*a), store.figures(*b)
-    return [Row(METRICS[key], first[key], second[key]) for key in BETTER]
+    is_compared = not any(map(_is_idle, (first, second)))
+    return [Row(METRICS[key], first[key], second[key], is_compared) for key in BETTER]
+
+
+def _is_idle(figures: Mapping[str, Figures]) -> bool:
+    return not (figures["ttft"].num_samples or figures["itl"].num_samples)
+
+
+def why_not_compared(rows: Sequence[Row]) -> str:
+    """ "no requests in A: nothing to compare"; "" where both ranges have some."""
+    if not rows or rows[0].is_compared:
+        return ""
+    found = {row.metric.key: row for row in rows}
+    sides = ({key: getattr(row, side) for key, row in found.items()} for side in "ab")
+    idle = [name for name, side in zip("AB", sides, strict=True) if _is_idle(side)]
+    return f"no requests in {' and '.join(idle)}: nothing to compare"
 
 
 def around(

@@ -26,6 +26,7 @@ from app.features.tune.comparison import (
     in_brief,
     tone,
     values_of,
+    why_not_compared,
 )
 from app.features.tune.verdict import State, judge
 from engine.snapshot.metrics import METRICS, Metric
@@ -284,7 +285,7 @@ class CompareView(QFrame):
             return HINT_SECOND if self._picked else HINT
         a, b = self.ranges
         words = f"A {duration_text(a.seconds)} · B {duration_text(b.seconds)}"
-        words = " · ".join(filter(None, (what, words)))
+        words = " · ".join(filter(None, (what, words, why_not_compared(self.rows))))
         if a.start < self._store.complete_since:
             words = f"{words} · range A starts before the oldest data"
         return words

@@ -1,7 +1,7 @@
 """`ResultBar`: the last change, what it did, and how sure that is.
 
-    Max running requests 16 → 3: TTFT 50× longer, throughput −33 %      Figures  Changes
-    212 → 34 requests, 60 s → 41 s · ITL: no clear change (under 5 %) · 99 % confidence
+    Max running requests 16 → 3: TTFT 50× longer, mean throughput −33 %  Figures  Changes
+    212 → 34 requests completed in 60 s → 41 s · ITL: no clear change (under 5 %) · 99 % confidence
 """
 
 from __future__ import annotations
@@ -171,10 +171,10 @@ class ResultBar(QFrame):
 
     def _confidence(self, ranges: tuple[TimeRange, TimeRange]) -> str:
         a, b = ranges
-        requests = self.verdicts[0]
+        before, after = (self._store.completed(*stretch) for stretch in ranges)
         parts = [
-            f"{requests.before.count:,} → {requests.after.count:,} requests in "
-            f"{duration_text(a.seconds)} → {duration_text(b.seconds)}"
+            f"{before:,} → {after:,} requests completed in {duration_text(a.seconds)} → "
+            f"{duration_text(b.seconds)}"
         ]  # fmt: skip
         if self._claims:
             others = [v.words for v in self.verdicts if v.state is not State.CHANGED]

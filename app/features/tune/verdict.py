@@ -1,6 +1,6 @@
 """The result of a change in words, with its confidence. No Qt.
 
-    Max running requests 16 → 3: TTFT 50× longer, throughput −33 %
+    Max running requests 16 → 3: TTFT 50× longer, mean throughput −33 %
 
 Batch means: each range is cut into `BATCHES` parts, long enough to depend little on each other
 although neighbouring seconds do. The spread of the parts' levels gives a confidence interval
@@ -34,7 +34,8 @@ LEAST, WANTED = 2 * BATCHES, 20
 """Observations (requests or seconds) in each range for any claim; a claim names fewer samples."""
 _FLOOR = 0.01
 """Smallest factor, and batch of latencies as a fraction of the largest."""
-_NAMES = {"ttft": "TTFT", "itl": "ITL", "output": "throughput"}
+_NAMES = {"ttft": "TTFT", "itl": "ITL", "output": "mean throughput"}
+"""Throughput by its name in full: the figures beside have the median second."""
 _MORE = {"ttft": ("longer", "shorter"), "itl": ("longer", "shorter"), "output": ("higher", "lower")}
 
 
@@ -125,12 +126,12 @@ class Verdict:
 
     @property
     def about(self) -> str:
-        """ "throughput about −45 %"."""
+        """ "mean throughput about −45 %"."""
         return f"{self.name} about {size_text(self.key, self.factor)}"
 
     @property
     def words(self) -> str:
-        """ "TTFT 50× longer", "throughput −33 %"; why there is no such claim."""
+        """ "TTFT 50× longer", "mean throughput −33 %"; why there is no such claim."""
         name, unit = self.name, self._unit
         match self.state:
             case State.CHANGED:

@@ -263,6 +263,16 @@ def test_all_that_a_fresh_engine_counted_counts() -> None:
     assert fed(replace(first, step_index=9)).prefix_hits() is None  # of which time is not known
 
 
+def test_requests_count_where_they_are_completed_whatever_they_waited_for() -> None:
+    """Those that arrived before a change have no latency of either side."""
+    done = lambda time, n, **changes: replace(
+        at(time, **changes), counters=Counters(finished={"stop": n, "length": n, "abort": 9 * n})
+    )
+    store = fed(done(0.0, 0), done(9.5, 20), done(10.0, 20), done(10.5, 20, config=OTHER))
+    store.update(replace(done(20.0, 26, config=OTHER), ttft=(Sample(20.0, 15.0),)))
+    assert (store.completed(0.0, 10.0), store.completed(10.0, 20.0)) == (40, 12)
+
+
 def test_prefix_hits_are_of_the_last_minute_in_the_epoch() -> None:
     store = fed(*(counted(float(t), 0, h, q, since=1.0) for t, h, q in
                   ((1, 0, 1000), (30, 30, 1100), (100, 110, 1200), (130, 210, 1300))))  # fmt: skip

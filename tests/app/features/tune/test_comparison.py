@@ -18,6 +18,7 @@ from app.features.tune.comparison import (
     compare,
     in_brief,
     tone,
+    why_not_compared,
 )
 from engine.snapshot import Sample
 from engine.snapshot.metrics import METRICS
@@ -80,3 +81,21 @@ def test_the_copied_table_has_a_line_a_metric() -> None:
     assert numbers(lines[0]) == [10, 10] and len(lines) == 2 + len(BETTER)
     assert lines[2].split("\t")[:5] == ["TTFT", "ms", "100", "200.04", "100.04"]
     assert "TTFT 100 → 200 ms (+100 %)" in in_brief(rows)
+
+
+@pytest.mark.parametrize("busy", ["", "A", "B", "AB"])
+def test_ranges_without_requests_are_not_compared(busy: str) -> None:
+    """KV usage and throughput of an idle engine say nothing of the change."""
+    times = {"A": 1.0, "B": 11.0}
+    history = MetricStore()
+    for second in range(21):
+        history.update(snapshot(float(second), num_used=5 if second < 10 else 0))
+    samples = tuple(Sample(times[side], 0.1) for side in busy)
+    history.update(snapshot(20.0, ttft=samples))
+    rows = compare(history, TimeRange(0.0, 10.0), TimeRange(10.0, 20.0))
+    usage = next(row for row in rows if row.metric.key == "kv_usage")
+    assert usage.a.p50 is not None and usage.b.p50 is not None
+    assert (usage.p50_change is None) == (busy != "AB")
+    words = why_not_compared(rows).partition(":")[0]
+    assert [name in words for name in "AB"] == [name not in busy for name in "AB"] or busy == "AB"
+    assert bool(words) == (busy != "AB")
