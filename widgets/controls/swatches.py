@@ -42,7 +42,9 @@ class Swatches(QWidget):
         self, swatches: Sequence[Swatch], parent: QWidget | None = None, *, wraps: bool = False
     ) -> None:
         super().__init__(parent)
-        policy = QSizePolicy(QSizePolicy.Policy.Preferred, QSizePolicy.Policy.Fixed)
+        # a fixed height is that of the hint, one line, whatever the height for the width
+        vertical = QSizePolicy.Policy.Minimum if wraps else QSizePolicy.Policy.Fixed
+        policy = QSizePolicy(QSizePolicy.Policy.Preferred, vertical)
         policy.setHeightForWidth(wraps)
         self._wraps = wraps
         self.setSizePolicy(policy)
