@@ -62,6 +62,7 @@ class RedrawClock(QObject):
         self.rate_hz = rate_hz
         self.budget_ms_per_s = budget_ms_per_s
         self._members: weakref.WeakSet[Redrawable] = weakref.WeakSet()
+        self._unseen: weakref.WeakSet[Redrawable] = weakref.WeakSet()  # by the last tick
         self._costs: deque[tuple[float, float]] = deque()  # (when, seconds)
         self._rounds: deque[float] = deque(maxlen=5)  # seconds of work of the last rounds
         self._spent_in_round = 0.0
@@ -107,6 +108,12 @@ class RedrawClock(QObject):
         if not self._timer.isActive():
             self._timer.start(self.interval_ms)
 
+    def saw(self, member: Redrawable) -> None:
+        """`member` is painted as it was before. Where it came back from behind a tab, which is no
+        showing, nothing else may wake the clock: an idle engine sends no snapshots."""
+        if member in self._unseen:
+            self.wake()
+
     def shows(self, at: float, *, is_idle: bool) -> bool:
         """Whether figures become those of the snapshot of engine time `at`: about twice a second,
         and always where the engine idles. Whoever asks about a snapshot gets the same answer."""
@@ -144,7 +151,9 @@ class RedrawClock(QObject):
         if self.is_beat:
             self._beat_at = now
         members = [m for m in self._members if shiboken6.isValid(m)]
-        due = [m for m in members if _is_seen(m) and m.wants_redraw()]
+        wanting = [m for m in members if m.wants_redraw()]
+        due = [m for m in wanting if _is_seen(m)]
+        self._unseen = weakref.WeakSet(set(wanting).difference(due))
         if not due:
             self._timer.stop()
             self.is_beat = True

@@ -241,6 +241,8 @@ class PaintedPlot(Plot):
         painter.end()
         if self.clock is not None:
             self.clock.charge(work_time() - began)
+            if self._dirty:
+                self.clock.saw(self)
 
     # Mouse and keyboard ------------------------------------------------------------------------
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from PySide6.QtCore import QEvent, QPoint, Qt
 from PySide6.QtGui import QHelpEvent
-from PySide6.QtWidgets import QApplication, QToolTip
+from PySide6.QtWidgets import QApplication, QToolTip, QWidget
 from pytestqt.qtbot import QtBot
 
 from engine.snapshot import (
@@ -53,6 +53,7 @@ def clock(qapp: QApplication) -> Iterator[RedrawClock]:
     made = RedrawClock(rate_hz=20)
     yield made
     made._timer.stop()
+    made._beat.stop()
 
 
 @pytest.fixture
@@ -102,6 +103,33 @@ def test_figures_of_a_hidden_panel_are_current_when_it_shows(panel: BlocksPanel)
     panel.update_snapshot(dataclasses.replace(state(), blocks=free))
     panel.show()
     assert panel.note.text() != before and numbers(panel.note.text())[:3] == [0, 0, 100]
+
+
+def test_the_picture_of_a_panel_behind_a_tab_is_current_when_it_comes_back(
+    qtbot: QtBot, clock: RedrawClock
+) -> None:
+    """Docks behind a tab are out of sight without being hidden, and an idle engine sends nothing
+    after they come back: the picture then is of the snapshot of the text."""
+    window = QWidget()
+    qtbot.addWidget(window)
+    window.resize(420, 400)
+    panel = BlocksPanel(clock, window)
+    panel.resize(420, 400)
+    panel.update_snapshot(state())
+    window.show()
+    qtbot.waitUntil(lambda: not panel.map.wants_redraw())
+    cached = panel.map.grab().toImage().pixel(panel.map.cell_rect(4).center())
+    panel.move(-2000, -2000)
+    empty = dataclasses.replace(
+        BLOCKS, owners=(), tables=(), owner=np.full(16, BLOCK_FREE, np.int32),
+        ref_count=np.zeros(16, np.int32), fill=np.zeros(16, np.int32), hashed=np.zeros(16, bool),
+    )  # fmt: skip
+    panel.update_snapshot(state(empty, 20.0))
+    qtbot.waitUntil(lambda: not clock.is_running)
+    assert panel.isVisible() and panel.map.wants_redraw()
+    panel.move(0, 0)
+    qtbot.waitUntil(lambda: not panel.map.wants_redraw())
+    assert panel.map.grab().toImage().pixel(panel.map.cell_rect(4).center()) != cached
 
 
 def test_the_mouse_reads_blocks(qtbot: QtBot, panel: BlocksPanel) -> None:
