@@ -11,13 +11,14 @@ from PySide6.QtCore import QEvent, QObject, QPoint, QPointF, QRect, QRectF, QSiz
 from PySide6.QtGui import (
     QHideEvent,
     QKeyEvent,
+    QMouseEvent,
     QPainter,
     QPainterPath,
     QPaintEvent,
     QPen,
     QShowEvent,
 )
-from PySide6.QtWidgets import QFrame, QWidget
+from PySide6.QtWidgets import QFrame, QTabBar, QWidget
 
 from widgets.controls.layouts import STRETCH, button, dressed, hbox, label, vbox, wrapped
 from widgets.theme.fonts import scaled
@@ -27,6 +28,8 @@ ARROW = 12
 WIDTH = 320
 FOLLOW_MS = 100
 """The control moves with its list and the window."""
+TOOLBAR = 56
+"""Below the tabs of docks: the buttons of the open panel."""
 
 
 class Ring(QWidget):
@@ -55,7 +58,8 @@ class Ring(QWidget):
 
 class Callout(QFrame):
     """`say` shows it; `point_at` chooses the control. Its buttons have the keys Alt+D, Alt+N and
-    Alt+L. Esc leaves, wherever the focus is, unless a control uses it."""
+    Alt+L. Esc leaves, wherever the focus is, unless a control uses it. Dragged, it stays there
+    until it is hidden."""
 
     def __init__(
         self,
@@ -71,6 +75,8 @@ class Callout(QFrame):
         self._target: QWidget | None = None
         self._tip = QPoint()  # of the arrow, in our coordinates
         self._is_right = True  # of the control
+        self._dragged: QPoint | None = None  # its corner
+        self._grip = QPoint()
         self._head = label("", "small")
         self._title = label("", "title")
         self._title.setWordWrap(True)
@@ -132,11 +138,21 @@ class Callout(QFrame):
     def _corner(self, window: QWidget, room: QRect) -> QPoint:
         """Where it is beside the control; sets the arrow's tip."""
         target = self._target
+        if self._dragged is not None:
+            self._tip = QPoint()
+            free = QRect(room.topLeft(), room.size() - self.size())
+            x = max(room.left(), min(self._dragged.x(), free.right()))
+            return QPoint(x, max(room.top(), min(self._dragged.y(), free.bottom())))
         if target is None or target.visibleRegion().isEmpty():
             self._tip = QPoint()
             return room.center() - QPoint(self.width() // 2, self.height() // 2)
         place = _seen(target, window)
         clear = [_seen(one, window) for one in self._clear if one is not target]
+        only = Qt.FindChildOption.FindDirectChildrenOnly
+        clear += [
+            _seen(tabs, window).adjusted(0, 0, 0, scaled(TOOLBAR))
+            for tabs in window.findChildren(QTabBar, options=only)  # of docks: they come and go
+        ]
         corner = beside(self.size(), place, [one for one in clear if not one.isEmpty()], room)
         box, at = QRect(corner, self.size()), place.center().y() - corner.y()
         self._is_right = box.left() > place.right()
@@ -166,6 +182,14 @@ class Callout(QFrame):
         painter.setBrush(theme().color("panel"))
         painter.drawPath(shape)
 
+    def mousePressEvent(self, event: QMouseEvent) -> None:
+        self._grip = event.position().toPoint()
+
+    def mouseMoveEvent(self, event: QMouseEvent) -> None:
+        """Moves only with a button pressed."""
+        self._dragged = self.mapToParent(event.position().toPoint()) - self._grip
+        self._place()
+
     def eventFilter(self, watched: QObject, event: QEvent) -> bool:
         """Of the window: it gets the keys that no control used."""
         if not isinstance(event, QKeyEvent) or event.type() != QEvent.Type.KeyPress:
@@ -182,6 +206,7 @@ class Callout(QFrame):
 
     def hideEvent(self, event: QHideEvent) -> None:
         super().hideEvent(event)
+        self._dragged = None
         self._follow.stop()
         self.window().removeEventFilter(self)
         self.ring.hide()
@@ -195,7 +220,7 @@ def _seen(widget: QWidget, window: QWidget) -> QRect:
 
 def beside(size: QSize, target: QRect, clear: Sequence[QRect], room: QRect) -> QPoint:
     """The corner of a box of `size` in `room` that covers least of `target`, then least of `clear`:
-    at its right, its left, below or above it."""
+    at its right, its left, below or above it, or in the corner of the room."""
     width, height = size.width(), size.height()
     sides = (target.right() + SPACE_2, target.left() - SPACE_2 - width)
     levels = (
@@ -206,6 +231,7 @@ def beside(size: QSize, target: QRect, clear: Sequence[QRect], room: QRect) -> Q
     corners += [
         (target.left(), target.bottom() + SPACE_2),
         (target.left(), target.top() - SPACE_2 - height),
+        (room.right() - width, room.bottom() - height),
     ]
 
     def within(x: int, y: int) -> QPoint:

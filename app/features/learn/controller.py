@@ -41,7 +41,7 @@ class LessonOffer(QFrame):
             label("Three short lessons", "title"),
             wrapped(
                 "small",
-                "Change one setting under load and see its effect: one minute each. "
+                "Change one setting under load and see its effect: 1 to 2 minutes each. "
                 "Later: Help\u00a0>\u00a0Lessons.",
             ),
             spacing=SPACE_1,
@@ -165,6 +165,7 @@ class Lessons(QObject):
                     commands.discard()
                     if Do.PUT_BACK not in asked:  # else these are being put back
                         self._chosen_before = dict(self._panel.model.chosen)
+                    self._tune.result.is_lesson = self._tune.result.is_setup = True
                     commands.change(self.course.step.setup)
                 case Do.START_LOAD:
                     load.start(self.course.lesson.plan)
@@ -175,6 +176,7 @@ class Lessons(QObject):
                 case Do.STOP_EVALUATION:
                     self._stop_evaluation()
                 case Do.PUT_BACK:
+                    self._tune.result.is_lesson = self._tune.result.is_setup = False
                     self._tune.result.keep_headline(self._chosen_before)
                     commands.restore(self._chosen_before)
 
@@ -209,6 +211,7 @@ class Lessons(QObject):
         elif course.stage in (Stage.EVALUATING, Stage.RESULT):
             # the last samples: as the page shows it
             course.tell(self._tune.result.verdicts, self._sizes())
+        self._tune.result.is_setup = course.stage is Stage.BASELINE
         self._show(is_new=course.stage is not before)
 
     @property

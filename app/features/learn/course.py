@@ -11,7 +11,7 @@ Only a lesson that changes the precision evaluates: without load, since both wou
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from enum import Enum, auto
 
 from app.features.learn.lessons import LESSONS, Lesson, Step
@@ -83,9 +83,8 @@ class Course:
     def baseline(self, verdicts: Sequence[Verdict]) -> list[Do]:
         """The samples so far, as the range before a change."""
         if self.stage is Stage.BASELINE:
-            counts = [v.before.count for v in verdicts if v.key in self.lesson.wanted]
-            self._show_progress(min(counts, default=0), BASELINE)
-            if counts and min(counts) >= BASELINE:
+            count = self._count({v.key: v.before.count for v in verdicts}, BASELINE)
+            if count >= BASELINE:
                 self.stage, self.progress = Stage.MOVE, ""
         return []
 
@@ -106,8 +105,7 @@ class Course:
         if self.stage is not Stage.MEASURING:
             return []
         wanted = [v for v in verdicts if v.key in self.lesson.wanted]
-        count = min((v.after.count for v in wanted), default=0)
-        self._show_progress(count, WANTED)
+        count = self._count({v.key: v.after.count for v in verdicts}, WANTED)
         if count >= WANTED:
             self.progress = f"{number(seconds)} s, {number(LONGEST_S)} s at most"
         is_decided = bool(wanted) and all(
@@ -149,8 +147,12 @@ class Course:
     def leave(self) -> list[Do]:
         return self._end(Stage.OFF)
 
-    def _show_progress(self, count: int, of: int) -> None:
-        self.progress = f"{min(count, of)} of {of}"
+    def _count(self, counts: Mapping[str, int], of: int) -> int:
+        """Observations of the lesson's metric with the fewest; shows them."""
+        key = min(self.lesson.wanted, key=lambda key: counts.get(key, 0))
+        count = counts.get(key, 0)
+        self.progress = f"{min(count, of)} of {of} {'requests' if key == 'ttft' else 'seconds'}"
+        return count
 
     def _end(self, stage: Stage) -> list[Do]:
         done = [Do.STOP_LOAD] if self.needs_load else []

@@ -144,7 +144,7 @@ class WelcomePage(QFrame):
             ),
             (
                 "Three short lessons",
-                "Move one setting under load and read what changed, in about one minute each.",
+                "Move one setting under load and read what changed, in 1 to 2 minutes each.",
                 "Start lesson", self.lessons.emit, "",
             ),
             (

@@ -16,7 +16,8 @@ MOST = 100
 class Change:
     """since, at: engine time of its first and last step. text: "Max running requests 16 → 3".
     state: the user's choices from then on that differ from the defaults. result: the measured
-    effect in words, "" without one. is_quiet: it has none, and the result before it stays."""
+    effect in words, "" without one. is_quiet: it has none, and the result before it stays.
+    is_lesson: a lesson made or asked for it."""
 
     since: float
     at: float
@@ -25,6 +26,11 @@ class Change:
     state: Mapping[str, Any] = field(default_factory=dict)
     result: str = ""
     is_quiet: bool = False
+    is_lesson: bool = False
+
+    @property
+    def title(self) -> str:
+        return f"Lesson: {self.text}" if self.is_lesson else self.text
 
 
 Choices = Mapping[str, Any]
@@ -40,18 +46,25 @@ class ChangeHistory:
         self.entries = [Change(at, at, clock, text, dict(state))]
 
     def add(
-        self, at: float, clock: str, text: str, state: Choices, *, is_quiet: bool = False
+        self,
+        at: float,
+        clock: str,
+        text: str,
+        state: Choices,
+        *,
+        is_quiet: bool = False,
+        is_lesson: bool = False,
     ) -> None:
         """The choices are `state` from `at` on."""
         last, since = self.entries[-1], at
-        may_merge = not is_quiet and last is self.latest
+        may_merge = not is_quiet and last is self.latest and last.is_lesson == is_lesson
         if may_merge and at - last.at < PASSED_S:
             before = self.entries[-2].state
             if differences(before, last.state).keys() == differences(last.state, state).keys():
                 self.entries.pop()
                 since, text = last.since, differences_text(differences(before, state))
         if text:  # else it went back to the state before
-            change = Change(since, at, clock, text, dict(state), is_quiet=is_quiet)
+            change = Change(since, at, clock, text, dict(state), "", is_quiet, is_lesson)
             self.entries.append(change)
         if len(self.entries) > MOST:
             del self.entries[1]  # the opening stays

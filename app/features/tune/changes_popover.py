@@ -54,7 +54,7 @@ class ChangesPopover(Popover):
         """List the entries, newest first; the current state is selected."""
         self.list.clear()
         for entry in reversed(self._history.entries):
-            item = QTreeWidgetItem([entry.clock, entry.text, entry.result])
+            item = QTreeWidgetItem([entry.clock, entry.title, entry.result])
             item.setData(0, USER, entry)
             for column in (1, 2):
                 item.setToolTip(column, item.text(column))

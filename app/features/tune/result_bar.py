@@ -59,6 +59,8 @@ class ResultBar(QFrame):
         self.text = HINT
         self._kept: Change | None = None
         self._quiet: Choices | None = None
+        self.is_lesson = False  # changes are a lesson's
+        self.is_setup = False  # and only prepare its measurement: they have no result
         self._line = Label(wordWrap=True, textFormat=Qt.TextFormat.RichText)
         self.detail = ElidedLine("text_muted")
         self.figures = button("Figures", lambda: None, kind="flat")
@@ -87,12 +89,16 @@ class ResultBar(QFrame):
     def changed(self, text: str, chosen: Choices) -> None:
         """Settings took effect: the newest mark says when."""
         self.refresh()  # the result of the change before is final
-        is_quiet, self._quiet = self._quiet is not None and dict(chosen) == self._quiet, None
-        self.changes.add(self._marks.marks[-1].time, _clock(), text, chosen, is_quiet=is_quiet)
+        is_back, self._quiet = self._quiet is not None and dict(chosen) == self._quiet, None
+        self.changes.add(
+            self._marks.marks[-1].time, _clock(), text, chosen,
+            is_quiet=is_back or self.is_setup, is_lesson=is_back or self.is_lesson,
+        )  # fmt: skip
         self.refresh()
 
     def keep_headline(self, chosen: Choices) -> None:
-        """The next change, to the settings `chosen`, puts back earlier ones: it has no result."""
+        """The next change, to the settings `chosen`, puts back those from before a lesson: it has
+        no result."""
         self._quiet = dict(chosen)
 
     def merged(self, mark: Mark) -> Compared | None:
@@ -101,7 +107,7 @@ class ResultBar(QFrame):
         if latest is None or self.changes.entries[-1].at != mark.time:
             return None
         ranges = self._ranges(latest)
-        return None if ranges is None else (latest.text, *ranges)
+        return None if ranges is None else (latest.title, *ranges)
 
     def show_list(self) -> None:
         self.list.toggle_at(self.list_button)
@@ -154,7 +160,7 @@ class ResultBar(QFrame):
         self._claims, self._otherwise = list[Verdict](), ""
         if ranges is not None:
             self._claims, self._otherwise = headline(self.verdicts, ranges[1].seconds)
-        self._what = latest.text if latest is not None else ""
+        self._what = latest.title if latest is not None else ""
         words = self._result = ", ".join(v.words for v in self._claims) or self._otherwise
         self.text = ": ".join(filter(None, (self._what, words))) or HINT
         if latest is not None and ranges is not None:

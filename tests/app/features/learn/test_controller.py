@@ -117,6 +117,42 @@ def test_the_callout_covers_no_target_that_leaves_room(data: st.DataObject) -> N
         assert not box.intersects(clear)
 
 
+def test_the_history_tells_a_lessons_changes_from_the_users(
+    qtbot: QtBot, application: Application, lessons: Lessons
+) -> None:
+    result, row = application.pages.tune.result, application.engine_settings.rows
+    row["max_num_seqs"].control.field.setValue(12)
+    qtbot.waitUntil(lambda: application.bridge.config.max_num_seqs == 12)
+    headline = result.text
+    begin(qtbot, application)
+    assert result.text == headline  # the setup measures nothing
+    assert [one.is_lesson for one in result.changes.entries] == [False, False, True]
+    lessons.callout.next.click()
+    qtbot.waitUntil(lambda: lessons.course.stage is Stage.MEASURING)
+    latest = result.changes.latest
+    assert latest is not None and latest.is_lesson and result.text.startswith(latest.title)
+    lessons.leave()
+    qtbot.waitUntil(lambda: application.bridge.config.max_num_seqs == 12)
+    assert [one.is_lesson for one in result.changes.entries][-3:] == [True, True, True]
+    row["max_num_seqs"].control.field.setValue(9)
+    qtbot.waitUntil(lambda: application.bridge.config.max_num_seqs == 9)
+    assert not result.changes.entries[-1].is_lesson
+
+
+def test_the_callout_can_be_dragged_and_stays_in_the_window(
+    qtbot: QtBot, application: Application, lessons: Lessons
+) -> None:
+    begin(qtbot, application)
+    callout, middle = lessons.callout, application.window.rect().center()
+    qtbot.mousePress(callout, Qt.MouseButton.LeftButton, pos=QPoint(40, 8))
+    qtbot.mouseMove(callout, callout.mapFrom(application.window, middle))
+    callout._place()
+    assert callout.pos() == middle - QPoint(40, 8)
+    qtbot.mouseMove(callout, QPoint(5000, 5000))
+    assert application.window.rect().contains(callout.geometry())
+    lessons.leave()
+
+
 @pytest.mark.parametrize("is_in_callout", (True, False))
 def test_escape_leaves_in_the_middle(
     qtbot: QtBot, application: Application, lessons: Lessons, is_in_callout: bool

@@ -97,6 +97,15 @@ def test_the_way_through_a_lesson(names: tuple[str, ...], stage: Stage) -> None:
     assert run(*names).stage is stage
 
 
+def test_progress_names_its_unit() -> None:
+    course = run("start", "few")
+    assert numbers(course.progress) == [BASELINE - 1, BASELINE] and "requests" in course.progress
+    course = Course()
+    course.start(LESSONS[2], LESSONS[2].steps[0])
+    course.baseline(verdicts(3, 0))
+    assert numbers(course.progress) == [3, BASELINE] and "seconds" in course.progress
+
+
 def test_the_sentence_has_what_was_measured_and_nothing_else() -> None:
     course = run("start", "enough", "applied")
     course.measured(verdicts(BASELINE, WANTED, 5.0), 1.0, "weights 4 MiB → 1 MiB")
