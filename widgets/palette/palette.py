@@ -279,6 +279,10 @@ class Palette(Popover):
         places = {name: place for place, name in enumerate(self._recent)}
         return sorted(entries, key=lambda entry: places.get(entry.id, len(places)))
 
+    def typed(self, query: str) -> list[Entry]:
+        """Entries that the query itself makes; they come first."""
+        return []
+
     def corner(self) -> QPoint:
         """Where it opens in the window."""
         window = self._window.window()
@@ -291,6 +295,9 @@ class Palette(Popover):
         query = self.field.text()
         entries = [*self._entries, *(self._more if query.strip() else ())]
         found = search(query, [entry.text for entry in entries])
+        typed = self.typed(query.strip())
+        found = [Match(len(entries) + n, ()) for n in range(len(typed))] + found
+        entries += typed
         self.model.show_matches(entries, found)
         self.view.setCurrentIndex(self.model.first_enabled())
         self.nothing.setText(f"{self._nothing} “{query.strip()}”.")

@@ -9,6 +9,7 @@ Models page
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -18,6 +19,7 @@ from PySide6.QtWidgets import QFileDialog, QWidget
 
 from app.features.models.session import ModelSession
 from app.link.bridge import EngineBridge, EngineState
+from app.storage.model_sources import folder_source
 from app.window.settings_store import RecentModel, SettingsStore
 from engine.units import bytes_text, date_text
 from widgets.live.strip import StatStrip
@@ -25,6 +27,8 @@ from widgets.palette.palette import Entry, Palette
 from widgets.theme.theme import SPACE_1
 
 CANCEL, FOLDER, PAGE = "cancel", "folder", "page"
+TYPED = "open:"
+"""Prefix of the id of a typed path."""
 
 
 class ModelSwitcher(Palette):
@@ -40,7 +44,8 @@ class ModelSwitcher(Palette):
         window: QWidget,
         show_models: Callable[[], object],
     ) -> None:
-        super().__init__(window, "Models", "Search recent models", "No recent model matches")
+        hint, nothing = "Search recent models, or enter a path", "No recent model matches"
+        super().__init__(window, "Models", hint, nothing)
         self._settings, self._session, self._bridge = settings, session, bridge
         self._below = strip.add_switch(self.toggle, "model.open")
         self._show_models = show_models
@@ -64,6 +69,16 @@ class ModelSwitcher(Palette):
     def in_order(self, entries: list[Entry]) -> list[Entry]:
         return entries
 
+    def typed(self, query: str) -> list[Entry]:
+        """The folder that a path names, or the one of its file."""
+        path = os.path.expanduser(query)
+        if not os.path.isabs(path):
+            return []
+        folder = folder_source(path).path
+        is_there = Path(folder).is_dir()
+        why_not = "" if is_there else "Folder not found"
+        return [Entry(TYPED + folder, f"Open folder {folder}", "", "", is_there, False, why_not)]
+
     def corner(self) -> QPoint:
         place = self._below.mapTo(self.window(), QPoint(0, self._below.height() + SPACE_1))
         right = self.window().width() - self.width() - SPACE_1
@@ -74,11 +89,20 @@ class ModelSwitcher(Palette):
             self._bridge.cancel_load()
         elif choice == FOLDER:
             self._choose_folder()
+        elif choice.startswith(TYPED):
+            self._open_folder(choice.removeprefix(TYPED))
         elif choice == PAGE:
             self._show_models()
         else:
             model = self._settings.recent[int(choice)]
             self._session.open(model.path, model.load_format)
+
+    def _open_folder(self, path: str) -> None:
+        """One without a model is shown on the Models page, with the reason."""
+        if (Path(path) / "config.json").is_file():
+            self._session.open(path)
+        else:
+            self._session.wants_model.emit(path)
 
     def _choose_folder(self) -> None:
         dialog = QFileDialog(self.window(), "Open model")

@@ -8,7 +8,7 @@ import pytest
 from PySide6.QtCore import Qt
 from pytestqt.qtbot import QtBot
 
-from app.features.models.switcher import CANCEL, FOLDER, PAGE
+from app.features.models.switcher import CANCEL, FOLDER, PAGE, TYPED
 from app.main.application import Application
 from tests.app.fakes import Script
 from tests.app.window_fixtures import application, open_model, script
@@ -57,6 +57,32 @@ def test_typing_and_enter_open_a_model_with_its_last_settings(
     config = application.bridge.config
     assert config is not None and (config.model, config.max_num_seqs) == (paths[0], 3)
     assert switcher.isHidden()
+
+
+@pytest.mark.parametrize("has_model", (True, False))
+def test_a_typed_path_opens_a_folder(
+    qtbot: QtBot, application: Application, tmp_path: Path, has_model: bool
+) -> None:
+    folder, switcher = tmp_path / "my models" / "one", application.switcher
+    folder.mkdir(parents=True)
+    if has_model:
+        (folder / "config.json").write_text("{}", encoding="utf-8")
+    application.window.commands.run("model.open")
+    switcher.field.setText(f"{folder}-missing")
+    assert [switcher.model.entry(0).id, switcher.model.entry(0).is_enabled] == [
+        f"{TYPED}{folder}-missing", False,
+    ]  # fmt: skip
+    switcher.field.setText(f"{folder}/")
+    if has_model:
+        with qtbot.waitSignal(application.bridge.loaded, timeout=5000):
+            qtbot.keyClick(switcher.field, Qt.Key.Key_Return)
+        config = application.bridge.config
+        assert config is not None and config.model == str(folder)
+    else:
+        qtbot.keyClick(switcher.field, Qt.Key.Key_Return)
+        assert application.window.page.name == "Models"
+        source = application.pages.models.source
+        assert source is not None and source.path == str(folder)
 
 
 def test_the_open_model_is_not_loaded_again(
