@@ -20,6 +20,7 @@ from PySide6.QtGui import (
 )
 from PySide6.QtWidgets import QFrame, QTabBar, QWidget
 
+from app.window.docks import DockArea
 from widgets.controls.layouts import STRETCH, button, dressed, hbox, label, vbox, wrapped
 from widgets.theme.fonts import scaled
 from widgets.theme.theme import RADIUS, SPACE_1, SPACE_2, SPACE_3, SPACE_4, theme, theme_notifier
@@ -148,10 +149,10 @@ class Callout(QFrame):
             return room.center() - QPoint(self.width() // 2, self.height() // 2)
         place = _seen(target, window)
         clear = [_seen(one, window) for one in self._clear if one is not target]
-        only = Qt.FindChildOption.FindDirectChildrenOnly
+        docks, only = window.findChild(DockArea), Qt.FindChildOption.FindDirectChildrenOnly
         clear += [
             _seen(tabs, window).adjusted(0, 0, 0, scaled(TOOLBAR))
-            for tabs in window.findChildren(QTabBar, options=only)  # of docks: they come and go
+            for tabs in (docks.findChildren(QTabBar, options=only) if docks is not None else ())
         ]
         corner = beside(self.size(), place, [one for one in clear if not one.isEmpty()], room)
         box, at = QRect(corner, self.size()), place.center().y() - corner.y()
