@@ -213,8 +213,8 @@ class LiveCharts(QWidget):
         memory, parts = snapshot.memory, memory_parts(snapshot)
         self.memory.append_row(snapshot.time, {key: size / GIB for key, size in parts.items()})
         self.memory.set_available("kv_reserved", parts["kv_reserved"] > 0)
-        limit = memory.plan.limit / GIB
-        self.memory.set_limit(limit or None)
+        # not the plan's: that one depends on what other programs use at each load
+        self.memory.set_limit(memory.total / GIB or None)
         note = f"predicted {bytes_text(memory.plan.predicted)} with a full KV cache"
         if memory.plan.host_layers:  # the other figures are of the GPU
             note += f"; {bytes_text(memory.host_weights + memory.host_kv_cache)} in RAM"

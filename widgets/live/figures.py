@@ -91,7 +91,7 @@ FIGURES = (
            f", {LATENCY_SPAN}\n({NOTHING}: fewer than {FEWEST_FOR_P99} samples)"),
     Figure("kv", METRICS["kv_usage"], "100", 5),
     Figure("hits", METRICS["prefix_hit_rate"], "100", 6, span=f" {LATENCY_SPAN}"),
-    Figure("memory", METRICS["memory"], "0.0 / 0.0", 4, span=" and the engine's memory budget"),
+    Figure("memory", METRICS["memory"], "0.0 / 0.0", 4, span=" and the total of the device"),
 )  # fmt: skip
 
 
@@ -123,13 +123,13 @@ def header_values(store: MetricStore, now: float) -> dict[str, Value]:
     snapshot = store.snapshot
     if snapshot is None:
         return dict.fromkeys((one.key for one in FIGURES), EMPTY)
-    share, limit = store.prefix_hits(), snapshot.memory.plan.limit
-    of_limit = number(limit / GIB, 1) if limit else NOTHING
+    share, total = store.prefix_hits(), snapshot.memory.total
+    of_total = number(total / GIB, 1) if total else NOTHING
     used = number(memory_used(snapshot) / GIB, 1)
     values |= {
         "kv": Value(number(snapshot.kv_usage * 100, 0)),
         "hits": EMPTY if share is None else _share(share, now),
-        "memory": Value(f"{used} / {of_limit}", more=placement_text(snapshot)),
+        "memory": Value(f"{used} / {of_total}", more=placement_text(snapshot)),
     }
     for key, part in MISSING.items():
         if words := not_reported(snapshot, part):

@@ -128,8 +128,8 @@ class MemoryPanel(QFrame):
         self._machine_title.setText(place)
         self.machine.show_parts(_machine_parts(figures))
         self.machine_line.setText(
-            f"Engine limit: {bytes_text(memory.plan.limit)} of {bytes_text(memory.total)}; "
-            f"{bytes_text(memory.plan.free)} free at load time"
+            f"At load: {bytes_text(memory.plan.limit)} usable of {bytes_text(memory.plan.free)} "
+            f"free; {bytes_text(memory.total)} in total"
         )
 
     def _show_ram(self, figures: MemoryFigures) -> None:

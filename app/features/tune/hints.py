@@ -292,7 +292,7 @@ class Hints:
     @staticmethod
     def _plan(s: EngineSnapshot) -> str:
         plan = s.memory.plan
-        words = f"Predicted use: {bytes_text(plan.predicted)} of {bytes_text(plan.limit)}"
+        words = f"Predicted use: {bytes_text(plan.predicted)} of {bytes_text(plan.limit)} usable"
         if where := of_gpus(s.model):
             return f"{words} {where}"
         if not plan.host_layers:

@@ -50,7 +50,7 @@ def test_the_charts_show_what_the_snapshots_say(charts: LiveCharts) -> None:
     stacked = charts.memory.data.history
     assert stacked["weights"].last()[1] == pytest.approx(one.memory.weights / GIB)
     assert stacked["kv_cached"].last()[1] == pytest.approx(one.memory.kv_cached / GIB, abs=0.01)
-    assert newest["Memory"]["limit"] == pytest.approx(3.6, abs=0.01)
+    assert newest["Memory"]["limit ↑"] == pytest.approx(one.memory.total / GIB)
     assert "GPU" not in newest["Memory"]
     assert set(newest["TTFT"]) == {"p50", "max"} or set(newest["TTFT"]) == {"p50", "p99"}
     assert 25 < newest["ITL"]["p50"] < 40

@@ -71,7 +71,7 @@ def test_the_strip_says_what_runs(strip: StatStrip) -> None:
     p50, p99 = (int(text) for text in found["itl"].split(" / "))
     assert 22 < p50 < p99 < 60
     assert found["kv"] == f"{one.kv_usage * 100:.0f}"
-    assert found["memory"] == f"{one.memory.process / GIB:.1f} / 3.6"
+    assert found["memory"] == f"{one.memory.process / GIB:.1f} / {one.memory.total / GIB:.1f}"
     assert "TTFT p50" in strip.accessibleDescription()
 
 
@@ -212,6 +212,20 @@ def test_figures_do_not_move_when_their_values_change(strip: StatStrip) -> None:
     take(strip, snapshot(now, num_used=1100, ttft=(Sample(now, 1.2),) * 9))
     redraw_strip(strip)
     assert [place for _, place in strip.shown_figures()] == before
+
+
+def test_the_total_of_the_memory_stays_while_other_programs_come_and_go(
+    strip: StatStrip, charts: LiveCharts
+) -> None:
+    """A plan's limit depends on what was free as it was made."""
+    shown = set()
+    for limit, one in zip((17, 18.5, 16.5), load_run(time.perf_counter(), 20), strict=False):
+        plan = dataclasses.replace(one.memory.plan, limit=int(limit * GIB))
+        changed = dataclasses.replace(one, memory=dataclasses.replace(one.memory, plan=plan))
+        take(strip, changed)
+        take(charts, changed)
+        shown.add((values(strip)["memory"].split(" / ")[1], charts.memory._limit))
+    assert shown == {("16.0", 16.0)}
 
 
 def test_memory_of_the_strip_and_of_the_chart_agree(strip: StatStrip, charts: LiveCharts) -> None:
