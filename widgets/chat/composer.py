@@ -88,6 +88,12 @@ class Composer(QWidget):
         self.input.setPlainText(text)
         self.input.moveCursor(QTextCursor.MoveOperation.End)
 
+    def type(self, text: str) -> None:
+        """Text that was typed beside the input, which goes on in it."""
+        self.input.moveCursor(QTextCursor.MoveOperation.End)
+        self.input.insertPlainText(text)
+        self.input.setFocus()
+
     def set_busy(self, is_busy: bool) -> None:
         """While a reply is generated the button stops it."""
         is_other, self._is_busy = is_busy is not self._is_busy, is_busy

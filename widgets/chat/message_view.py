@@ -26,7 +26,7 @@ CONTINUE = "Continue"
 
 
 class MessageRequests(QObject):
-    """User requests about any message. All except `link` and `file` carry its id."""
+    """User requests about any message. All except `link`, `file` and `typed` carry its id."""
 
     edit = Signal(str, str)  # id, new text
     edit_begun = Signal(str)
@@ -40,6 +40,7 @@ class MessageRequests(QObject):
     branches = Signal(str)
     link = Signal(str)
     file = Signal(object, QWidget)  # AttachmentRecord, the button
+    typed = Signal(str)  # where nothing takes text
 
 
 class MessageView(QWidget):

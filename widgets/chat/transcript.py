@@ -299,6 +299,8 @@ class Transcript(QScrollArea):
             self.jump_to_start()
         elif event.key() == Qt.Key.Key_End:
             self.jump_to_end()
+        elif _is_text(event):
+            self.requests.typed.emit(event.text())
         else:
             super().keyPressEvent(event)
 
@@ -405,6 +407,17 @@ class _Surface(QWidget):
         painter = QPainter(self)
         painter.fillRect(event.rect(), theme().color("panel"))
         painter.end()
+
+
+def _is_text(event: QKeyEvent) -> bool:
+    """Whether a key begins a text: a letter or sign, and no command."""
+    commands = (
+        Qt.KeyboardModifier.ControlModifier
+        | Qt.KeyboardModifier.AltModifier
+        | Qt.KeyboardModifier.MetaModifier
+    )
+    text = event.text()
+    return text.isprintable() and bool(text.strip()) and not event.modifiers() & commands
 
 
 def _may_go(view: MessageView) -> bool:

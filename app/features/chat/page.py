@@ -327,6 +327,8 @@ class ChatPage(QWidget):
         self.transcript.requests.branches.connect(self.open_branches)
         self.transcript.requests.file.connect(self._open_file)
         self.transcript.requests.latency.connect(self.inspect)
+        self.transcript.requests.typed.connect(self.composer.type)
+        self.transcript.requests.edit_ended.connect(lambda message_id: self.composer.setFocus())
         self.transcript.requests.pressed.connect(self.inspector.choose)
         self.inspector.chosen_changed.connect(self._mark_inspected)
         self.branches.chosen.connect(self._show_branch)

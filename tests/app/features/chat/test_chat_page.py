@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from PySide6.QtCore import QPoint, Qt
 from PySide6.QtGui import QDesktopServices, QGuiApplication
-from PySide6.QtWidgets import QLineEdit, QMessageBox
+from PySide6.QtWidgets import QApplication, QLineEdit, QMessageBox
 from pytestqt.qtbot import QtBot
 
 from app.storage import StorageFullError
@@ -121,8 +121,8 @@ def test_the_editor_of_a_message_is_seen_when_it_opens(chat: Chat, qtbot: QtBot)
     qtbot.keyClick(chat.page.composer.input, Qt.Key.Key_Up)
     view = transcript.views[-2]
     assert isinstance(view, UserMessageView) and view._editor is not None
-    qtbot.keyClick(view._editor.input, Qt.Key.Key_Escape)  # the pencil has the keyboard now
-    assert view._edit.hasFocus()
+    qtbot.keyClick(view._editor.input, Qt.Key.Key_Escape)
+    assert chat.page.composer.input.hasFocus()
     chat.settle()
     for top in transcript.top_of(view) - 30, transcript.verticalScrollBar().maximum():
         transcript.verticalScrollBar().setValue(top)
@@ -186,6 +186,31 @@ def test_escape_leaves_an_edited_message_as_it_was(chat: Chat, qtbot: QtBot) -> 
     view._editor.input.setPlainText("other")
     qtbot.keyClick(view._editor.input, Qt.Key.Key_Escape)
     assert not view.is_editing and chat.texts == ["First", "1"] and len(chat.engine.order) == 1
+
+
+def test_what_is_typed_after_an_edit_goes_to_the_message_box(chat: Chat, qtbot: QtBot) -> None:
+    with qtbot.waitActive(chat.page):
+        chat.page.activateWindow()
+    chat.ask("First", "1")
+    transcript, keys = chat.page.transcript, chat.page.composer.input
+    chat.page.edit_last()
+    qtbot.keyClicks(QApplication.focusWidget(), "!")
+    qtbot.keyClick(QApplication.focusWidget(), Qt.Key.Key_Return)
+    chat.settle()
+    assert chat.engine.prompt() == [("user", "First!")] and keys.hasFocus()
+    chat.engine.finish("2")
+    chat.settle()
+    for place in (transcript, chat.page.transcript.views[-1].text):
+        place.setFocus()
+        assert place.hasFocus()
+        for key in (Qt.Key.Key_Down, Qt.Key.Key_Space, Qt.Key.Key_Return, Qt.Key.Key_Shift):
+            qtbot.keyClick(place, key)
+        qtbot.keyClick(place, Qt.Key.Key_A, Qt.KeyboardModifier.AltModifier)
+        assert place.hasFocus()
+        qtbot.keyClicks(place, "y")
+        qtbot.keyClicks(QApplication.focusWidget(), "es")
+        assert keys.hasFocus()
+    assert chat.page.composer.text == "yesyes"
 
 
 def test_several_conversations_generate_at_once(chat: Chat) -> None:
