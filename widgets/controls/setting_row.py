@@ -74,6 +74,11 @@ class SettingRow(QWidget):
         self.reset.setAccessibleName(f"{self.spec.label}: reset to default ({text})")
 
     def take_focus(self) -> None:
+        """Focus the control to type into, with its text selected."""
+        if isinstance(self.control, NumberControl) and self.control.isEnabled():
+            self.control.field.setFocus(Qt.FocusReason.ShortcutFocusReason)
+            self.control.field.selectAll()
+            return
         inner = [self.control, *self.control.findChildren(QWidget)]
         fields = [w for w in inner if w.focusPolicy() & Qt.FocusPolicy.TabFocus and w.isEnabled()]
         if fields:

@@ -171,6 +171,7 @@ QComboBox QAbstractItemView {
 }
 QComboBox QAbstractItemView::item { min-height: 24px; padding: 0px 6px; }
 QAbstractSpinBox { padding-right: 20px; qproperty-alignment: 'AlignRight | AlignVCenter'; }
+QAbstractSpinBox:focus { border-width: 2px; padding: 1px 19px 1px 5px; }
 QAbstractSpinBox::up-button, QAbstractSpinBox::down-button {
     subcontrol-origin: border; width: 20px; border: none; background: transparent;
 }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from PySide6.QtCore import QPoint, Qt
+from PySide6.QtWidgets import QDoubleSpinBox
 from pytestqt.qtbot import QtBot
 
 from app.features.tune.setting_list import SettingList
@@ -83,3 +84,17 @@ def test_any_row_can_be_reached_by_its_name(
     rows.set_unused({"quantization_group_size"})
     rows.reveal(name)
     qtbot.waitUntil(lambda: not rows.rows[name].visibleRegion().isEmpty())
+
+
+def test_a_row_of_a_number_that_is_asked_for_can_be_typed_into(
+    qtbot: QtBot, rows: SettingList
+) -> None:
+    chosen: list[object] = []
+    rows.chosen.connect(lambda name, value: chosen.append((name, value)))
+    rows.rows["max_num_seqs"].set_value(8)
+    rows.reveal("max_num_seqs")
+    field = rows.focusWidget()
+    assert isinstance(field, QDoubleSpinBox) and field.lineEdit().selectedText() == "8"
+    qtbot.keyClicks(field, "5")
+    qtbot.keyClick(field, Qt.Key.Key_Return)
+    assert chosen == [("max_num_seqs", 5)]
