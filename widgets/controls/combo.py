@@ -9,6 +9,8 @@ from PySide6.QtCore import QSize, Qt
 from PySide6.QtGui import QPaintEvent, QStandardItemModel
 from PySide6.QtWidgets import QComboBox, QStyle, QStyleOptionComboBox, QStylePainter
 
+from widgets.controls.text import wrapped_tip
+
 
 def describe_items(box: QComboBox, choices: Sequence[tuple[Any, str, str]]) -> None:
     """Describe entries of `box`: (data, text, why it cannot be chosen or ""). Refused entries are
@@ -19,7 +21,7 @@ def describe_items(box: QComboBox, choices: Sequence[tuple[Any, str, str]]) -> N
         index = box.findData(value)
         if index >= 0:
             box.setItemText(index, text)
-            box.setItemData(index, refusal or text, Qt.ItemDataRole.ToolTipRole)
+            box.setItemData(index, wrapped_tip(refusal or text), Qt.ItemDataRole.ToolTipRole)
             model.item(index).setEnabled(not refusal)
 
 
@@ -32,7 +34,7 @@ def described_items(box: QComboBox) -> list[tuple[Any, str, str]]:
             box.itemData(index),
             box.itemText(index),
             "" if model.item(index).isEnabled()
-            else str(box.itemData(index, Qt.ItemDataRole.ToolTipRole) or ""),
+            else str(box.itemData(index, Qt.ItemDataRole.ToolTipRole) or "").replace("\n", " "),
         )
         for index in range(box.count())
     ]  # fmt: skip

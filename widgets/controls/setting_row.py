@@ -19,6 +19,7 @@ from widgets.controls.combo import ElidedCombo, describe_items
 from widgets.controls.layouts import STRETCH, Label, button, dressed, hbox, vbox
 from widgets.controls.number_control import NumberControl, RowSpec, describe
 from widgets.controls.paths import FolderList, PathControl
+from widgets.controls.text import wrapped_tip
 from widgets.theme.icons import set_icon
 from widgets.theme.theme import SPACE_1, figure_font, restyle
 
@@ -36,7 +37,7 @@ class SettingRow(QWidget):
         super().__init__(parent)
         self.spec = spec
         self.setObjectName(spec.name)
-        self.setToolTip(spec.help)
+        self.setToolTip(wrapped_tip(spec.help))
         control = self.control = _make_control(spec)
         self.hint_tone: HintTone = "small"
         self._hint_lines = 1

@@ -1,7 +1,8 @@
-"""The "not reported" texts and the engine's clock. No Qt."""
+"""The "not reported" texts, tooltips and the engine's clock."""
 
 from __future__ import annotations
 
+import textwrap
 import time
 import weakref
 from collections.abc import Mapping
@@ -33,6 +34,18 @@ def not_reported_text(snapshot: EngineSnapshot, what: str, *parts: Part, instead
     """Text of an empty view: "KV blocks: not reported by vLLM." and what to do instead."""
     words = not_reported(snapshot, *parts)
     return f"{what}: {words}. {instead}".strip() if words else ""
+
+
+TIP_WIDTH = 60
+"""Characters of a tooltip's line."""
+
+
+def wrapped_tip(text: str) -> str:
+    """A long tooltip in lines: Qt leaves plain text as wide as it is."""
+    return "\n".join(
+        textwrap.fill(line, TIP_WIDTH, break_long_words=False, break_on_hyphens=False)
+        for line in text.split("\n")
+    )
 
 
 class EngineTime:

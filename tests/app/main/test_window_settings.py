@@ -21,6 +21,7 @@ from tests.app.window_fixtures import application, next_run, open_model, script,
 from tests.figures import numbers
 from tests.widgets import synthetic
 from widgets.controls.setting_row import SettingRow
+from widgets.controls.text import TIP_WIDTH
 
 __all__ = ["application", "script"]
 
@@ -346,7 +347,9 @@ def test_every_setting_of_the_registry_that_can_be_chosen_has_an_accessible_cont
     for name, row in application.engine_settings.rows.items():
         control = getattr(row.control, "field", row.control)
         assert control.accessibleName() == SETTINGS[name].label
-        assert help_of(SETTINGS[name]) in row.toolTip()
+        tip = row.toolTip()
+        assert " ".join(tip.split()).startswith(" ".join(help_of(SETTINGS[name]).split()))
+        assert max(map(len, tip.splitlines())) <= TIP_WIDTH
 
 
 def test_an_effect_of_a_preference_that_fails_is_a_notice(application: Application) -> None:
