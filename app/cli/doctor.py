@@ -6,14 +6,16 @@ import argparse
 import dataclasses
 import json
 import platform
+import shutil
 import sys
+import textwrap
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
 from app.cli.options import add_json_option
 from app.features.models.torch_build import advice, torch_build
 from app.paths import config_dir, data_dir, resources_dir, starter_model
-from engine.units import bytes_text, precision_name
+from engine.units import bytes_text, precision_name, scaled_count
 
 if TYPE_CHECKING:
     from engine.hardware.devices import Gpu
@@ -37,7 +39,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     report = gather()
-    print(json.dumps(report) if args.json else as_text(report))
+    columns = shutil.get_terminal_size().columns
+    print(json.dumps(report) if args.json else as_text(report, columns))
     return 0
 
 
@@ -90,7 +93,8 @@ def gather() -> dict[str, Any]:
     }
 
 
-def as_text(report: dict[str, Any]) -> str:
+def as_text(report: dict[str, Any], columns: int = 80) -> str:
+    """columns: of the terminal, at which the reasons of kernels are wrapped."""
     machine, memory = report["machine"], report["memory"]
     sections = {
         "Machine": {
@@ -109,13 +113,9 @@ def as_text(report: dict[str, Any]) -> str:
             **{device["device"]: _device_text(device) for device in report["devices"][1:]},
             **({"GPU not used": report["no_gpu"]} if report["no_gpu"] else {}),
             "threads": str(machine["default_threads"]),
-            "compute dtype": precision_name(report["devices"][0]["default_dtype"]),
+            "compute dtype": _dtype_text(report["devices"][0]["default_dtype"]),
         },
-        "Kernels": {
-            f"{c['operation']} {c['dtype']}, {c['rows']}+ input rows": f"{c['implementation']} "
-            f"({c['reason']})"
-            for c in report["kernels"]
-        },
+        "Kernels": {},
         "Versions": report["versions"],
         "Paths": report["paths"],
     }
@@ -126,8 +126,30 @@ def as_text(report: dict[str, Any]) -> str:
     ]
     for title, section in sections.items():
         lines = [f"  {name.ljust(width)}  {value}" for name, value in section.items()]
+        if title == "Kernels":
+            lines = [line for choice in report["kernels"] for line in _kernel(choice, columns)]
         blocks.append("\n".join([title, *lines]))
     return "\n\n".join(blocks)
+
+
+def _kernel(choice: dict[str, Any], columns: int) -> list[str]:
+    """A line with the operation and its implementation, and below it why."""
+    name = f"{choice['operation']} {choice['dtype']}, {choice['rows']}+ input rows"
+    reason = textwrap.wrap(
+        choice["reason"], max(40, columns - 1), initial_indent=6 * " ", subsequent_indent=6 * " ",
+        break_long_words=False, break_on_hyphens=False,
+    )  # fmt: skip
+    return [f"  {name}: {choice['implementation']}", *reason]
+
+
+def _dtype_text(dtype: str) -> str:
+    """Of dtype auto on the CPU, where models that fit into its cache use FP32."""
+    from engine.hardware.machine import SMALL_MODEL
+
+    large, small = precision_name(dtype), precision_name("float32")
+    if large == small:
+        return small
+    return f"{large}; {small} for models up to {scaled_count(SMALL_MODEL)} parameters (CPU cache)"
 
 
 def _gpu(gpu: Gpu) -> dict[str, Any]:

@@ -29,4 +29,6 @@ def run(args: argparse.Namespace) -> int:
         return 0
     verb = "Removed" if args.remove else "Installed"
     print(f"{verb}: {places.entry}\n{' ' * len(verb)}  {places.icon}")
+    if not args.remove:
+        print("To remove both: inferdeck install-desktop --remove")
     return 0

@@ -69,6 +69,8 @@ def test_the_command_prints_the_places(home: Path, capsys: pytest.CaptureFixture
     assert main(["install-desktop", "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
     assert Path(told["entry"]).exists() and Path(told["icon"]).exists()
+    assert main(["install-desktop"]) == 0
+    assert "install-desktop --remove" in capsys.readouterr().out
     assert main(["install-desktop", "--remove"]) == 0
     assert not Path(told["entry"]).exists()
 

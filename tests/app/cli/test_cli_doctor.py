@@ -8,7 +8,10 @@ from importlib.metadata import version
 import pytest
 
 from app.__main__ import main
+from app.cli.doctor import as_text, gather
 from app.features.models.torch_build import TorchBuild, advice
+from engine.hardware.machine import SMALL_MODEL
+from tests.figures import numbers
 
 
 def test_one_object(capsys: pytest.CaptureFixture[str]) -> None:
@@ -37,10 +40,33 @@ def test_the_text_names_every_kernel_and_path(capsys: pytest.CaptureFixture[str]
     shown = capsys.readouterr().out
     assert main(["doctor", "--json"]) == 0
     report = json.loads(capsys.readouterr().out)
+    words = " ".join(shown.split())
     for kernel in report["kernels"]:
-        assert kernel["reason"].split(":")[0] in shown
+        assert kernel["reason"].split(":")[0] in words
     for path in report["paths"].values():
         assert path in shown
+
+
+@pytest.mark.parametrize("columns", (60, 100))
+def test_kernels_fit_the_terminal_with_their_whole_reason(columns: int) -> None:
+    report = gather()
+    report["kernels"].append(
+        {"operation": "linear", "dtype": "any", "rows": 8, "implementation": "native",
+         "reason": " ".join(["batch-invariant"] * 30)}
+    )  # fmt: skip
+    section = as_text(report, columns).split("\n\n")[2]
+    assert section.startswith("Kernels") and all(
+        len(line) <= columns for line in section.splitlines() if line.startswith(6 * " ")
+    )
+    words = " ".join(section.split())
+    assert all(" ".join(kernel["reason"].split()) in words for kernel in report["kernels"])
+
+
+def test_the_compute_dtype_names_that_of_small_models() -> None:
+    report = gather()
+    report["devices"][0]["default_dtype"] = "bfloat16"
+    line = next(line for line in as_text(report).splitlines() if "compute dtype" in line)
+    assert "BF16" in line and "FP32" in line and SMALL_MODEL / 1e6 in numbers(line)
 
 
 def test_a_gpu_beside_a_build_for_the_cpu_is_noticed(
