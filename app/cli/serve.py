@@ -20,7 +20,7 @@ from app.cli import values
 from app.cli.options import add_engine_options, add_options, engine_config
 from app.cli.session import StatusLine, prepare_libraries
 from app.server.options import KEY_VARIABLE, MIB, Limits, ServerOptions
-from app.storage.model_sources import is_starter
+from app.storage.model_sources import STARTER_TITLE, is_starter
 from engine.config import EngineConfig
 from engine.errors import ConfigError, ErrorInfo, InferdeckError
 from engine.units import rough_duration
@@ -48,7 +48,6 @@ load the served model and models in --model-dir.
 Routes: /v1/chat/completions, /v1/completions, /v1/models, /tokenize, /detokenize, /health,
 /version, /metrics (Prometheus, vLLM metric names) and /openapi.json."""
 
-STARTER_NAME = "starter"  # in place of its folder's name
 SNAPSHOT_INTERVAL_S = 0.25
 SWITCH_S = 0.0002
 """Interpreter switch interval: the default of 5 ms would delay every token."""
@@ -139,7 +138,7 @@ def offered_models(folders: Iterable[str]) -> tuple[str, ...]:
 
 def run(args: argparse.Namespace) -> int:
     config = engine_config(args)
-    options = server_options(args, STARTER_NAME if is_starter(config.model) else "")
+    options = server_options(args, STARTER_TITLE if is_starter(config.model) else "")
     prepare_libraries()
     sys.setswitchinterval(SWITCH_S)
     with _log_on_stderr(), _terminated_as_by_ctrl_c():

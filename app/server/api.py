@@ -33,6 +33,7 @@ from app.server.openapi import openapi
 from app.server.options import ServerOptions
 from app.server.tokens import TokenizerWorker, chat_work, check_token_ids, decode_all
 from app.server.unsupported import IGNORED_HEADER, ignored_header
+from app.storage.model_sources import OLD_STARTER_NAME, STARTER_TITLE
 from app.wire.protocol import PATH, STREAM_PATH, VERSION
 from engine.snapshot import ModelInfo
 from engine.text.encoder import without_surrogates
@@ -230,7 +231,8 @@ class Api:
                 log.warning("ignored unknown request field %.60r", name)
 
     def _check_model(self, model: ModelInfo, name: str) -> None:
-        if name != self._name_of(model):
+        is_old = name == OLD_STARTER_NAME and self._name_of(model) == STARTER_TITLE
+        if name != self._name_of(model) and not is_old:
             raise ApiError(
                 404, f"Unknown model {name[:100]!r}. Available: {self._name_of(model)!r}.",
                 param="model", code="model_not_found",

@@ -9,7 +9,7 @@ from typing import Any
 
 from app.server.bodies import MAX_NAMED_TOKENS, MAX_STOP_CHARACTERS, MAX_STOPS
 from app.server.options import Limits, ServerOptions
-from app.storage.model_sources import STARTER_TITLE, is_starter
+from app.storage.model_sources import OLD_STARTER_NAME, STARTER_TITLE, is_starter
 from app.wire.codec import CancelLoad, History, WireCommand
 from app.wire.protocol import Offer
 from engine import messages as m
@@ -68,9 +68,6 @@ def refused(command: WireCommand, error: ErrorInfo, loaded: m.Loaded | None) -> 
             yield m.PeaksMeasured(None, error.cause)
 
 
-STARTER_NAME = "starter"
-
-
 class Offers:
     def __init__(self, paths: Iterable[str] = (), *, trusts_paths: bool = False) -> None:
         self.trusts_paths = trusts_paths
@@ -88,7 +85,7 @@ class Offers:
         known = self._names.get(path)
         if known is not None:
             return known
-        plain = name = STARTER_NAME if is_starter(path) else Path(path).name or path
+        plain = name = STARTER_TITLE if is_starter(path) else Path(path).name or path
         number = 1
         while name in self._paths:
             number += 1
@@ -101,6 +98,8 @@ class Offers:
         if self.trusts_paths:
             return name
         found = self._paths.get(name)
+        if found is None and name == OLD_STARTER_NAME:
+            found = self._paths.get(STARTER_TITLE)
         if found is None:
             offered = ", ".join(self._paths) or "none"
             raise ConfigError(

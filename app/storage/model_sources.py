@@ -50,6 +50,8 @@ SHAPE_TITLES = {
 
 
 STARTER_TITLE = "Demo model"
+OLD_STARTER_NAME = "starter"
+"""The name of the demo model on servers of older versions: clients may still ask for it."""
 
 
 def starter_source() -> ModelSource:

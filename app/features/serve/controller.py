@@ -25,7 +25,7 @@ from app.server.call import origin_of
 from app.server.call_log import CallLog
 from app.server.engine_client import EngineClient
 from app.server.options import ServingChoice
-from app.storage.model_sources import is_starter
+from app.storage.model_sources import STARTER_TITLE, is_starter
 from engine import messages
 from engine.errors import ErrorInfo, InferdeckError, describe
 from engine.snapshot import EngineSnapshot, FinishReason, ModelInfo, RequestState
@@ -35,7 +35,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-STARTER_NAME = "starter"  # its folder has another name
 KEY = "server"
 """Keyring name of the server's key."""
 
@@ -302,4 +301,4 @@ class ServerController(QObject):
 
 def _named(model: ModelInfo | None) -> ModelInfo:
     assert model is not None
-    return dataclasses.replace(model, name=STARTER_NAME) if is_starter(model.path) else model
+    return dataclasses.replace(model, name=STARTER_TITLE) if is_starter(model.path) else model

@@ -2,7 +2,7 @@
 
 +--------------------------------------------------+
 | o Serving          http://127.0.0.1:8000  [Copy] |
-| Clients get starter.                             |
+| Clients get Demo model.                          |
 | calls/s  connections  running  waiting  aborted  |
 +--------------------------------------------------+
 | curl | Python | ...                       [Copy] |

@@ -14,6 +14,7 @@ from app.paths import starter_model
 from app.server.engine_client import EngineClient
 from app.server.options import Limits, ServerOptions
 from app.server.server import ApiServer
+from app.storage.model_sources import STARTER_TITLE
 from engine.config import EngineConfig
 from engine.engine_thread import EngineThread
 from engine.messages import AddRequest, Event, Load, Loaded, OutputEvent, SnapshotEvent
@@ -106,13 +107,13 @@ def wait_until(when: Callable[[], Any], seconds: float = 120.0) -> None:
 
 @pytest.fixture(scope="module")
 def served() -> Iterator[Served]:
-    made = Served(ServerOptions(port=0, model_name="starter", limits=LIMITS, grace_s=1.0))
+    made = Served(ServerOptions(port=0, model_name=STARTER_TITLE, limits=LIMITS, grace_s=1.0))
     yield made
     made.close()
 
 
 @pytest.fixture(scope="module")
 def strict() -> Iterator[Served]:
-    made = Served(ServerOptions(port=0, model_name="starter", limits=TIGHT, grace_s=1.0))
+    made = Served(ServerOptions(port=0, model_name=STARTER_TITLE, limits=TIGHT, grace_s=1.0))
     yield made
     made.close()

@@ -161,7 +161,7 @@ def test_other_refusals_have_their_own_status(served: Served) -> None:
     assert call(served, COMPLETIONS, good, Content_Encoding="gzip").status == 415
     other = call(served, COMPLETIONS, {**good, "model": "gpt-4"})
     assert (other.status, other.error["code"]) == (404, "model_not_found")
-    assert "'starter'" in other.error["message"]
+    assert "'Demo model'" in other.error["message"]
     long = call(served, COMPLETIONS, {"prompt": [5] * 2048})
     assert long.error["code"] == "context_length_exceeded"
     assert "2,048" in long.error["message"]

@@ -241,11 +241,11 @@ def test_a_model_of_this_machine_leaves_the_engine_elsewhere(
 ) -> None:
     bridge, session = application.bridge, application.session
     attached(qtbot, bridge, headless.url)
-    assert bridge.offers == ("starter",)
+    assert bridge.offers == ("Demo model",)
     assert session.latest is None
     with qtbot.waitSignal(bridge.loaded, timeout=WAIT_MS) as loaded:
         session.open("starter")
-    assert bridge.is_remote and loaded.args[0].config.model == "starter"
+    assert bridge.is_remote and loaded.args[0].config.model == "Demo model"
     assert not application.settings.recent, "models elsewhere are not among those of here"
     with qtbot.waitSignal(bridge.loaded, timeout=WAIT_MS):
         session.open("/models/tiny")
