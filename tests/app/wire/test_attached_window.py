@@ -244,7 +244,7 @@ def test_a_model_of_this_machine_leaves_the_engine_elsewhere(
     assert bridge.offers == ("Demo model",)
     assert session.latest is None
     with qtbot.waitSignal(bridge.loaded, timeout=WAIT_MS) as loaded:
-        session.open("starter")
+        session.open("Demo model")
     assert bridge.is_remote and loaded.args[0].config.model == "Demo model"
     assert not application.settings.recent, "models elsewhere are not among those of here"
     with qtbot.waitSignal(bridge.loaded, timeout=WAIT_MS):
