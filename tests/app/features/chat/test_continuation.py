@@ -120,6 +120,7 @@ def test_why_it_cannot_continue_is_said(chat: Chat) -> None:
     assert refusal(full) in view.continue_reply.toolTip()
     engine.prompt_tokens = 5
     engine.set_state("ready")
+    chat.page.new_chat()  # the full one takes no message
     small = cut(chat, FinishReason.ABORT, "three")
     for state in ("loading", "ready", "no model", "ready"):  # the button follows
         engine.set_state(state)
