@@ -18,7 +18,7 @@ from widgets.plot.data import HISTORY_S
 from widgets.plot.series import FEWEST_FOR_P99, EndLabel, Series, SeriesKind
 from widgets.plot.time_chart import TimeChart
 
-MAX, BEFORE = "max", "before"
+BEFORE = "before"
 SILENCE_S = 5.0
 """A longer pause between snapshots is a gap."""
 _SAMPLES_KEPT = 65536  # at 500 tokens per second: the last two minutes
@@ -38,7 +38,8 @@ class LatencyChart(TimeChart):
     """The latency `key` of `store` in milliseconds over time, and the p50 from before the last
     change as a level line.
 
-    Fewer than 100 samples have no p99: the line is their maximum then, labelled "max"."""
+    Fewer than 100 samples have no p99: the line is their maximum then, labelled "max of 12": older
+    dots, and those that began before the last change, may be higher."""
 
     def __init__(
         self,
@@ -103,7 +104,8 @@ class LatencyChart(TimeChart):
                 if value is not None and self.is_shown(key):
                     labels.append(self.end_label(key, value))
             if shown.p99 is None:
-                labels = [replace(one, label=MAX) if one.label == "p99" else one for one in labels]
+                name = f"max of {shown.num_samples:,}"
+                labels = [replace(one, label=name) if one.label == "p99" else one for one in labels]
         ghost = self.data.newest(BEFORE, now, self.shown_s)
         if ghost is not None and self.is_shown(BEFORE):
             is_above = ghost > self.view.y_range.high

@@ -47,7 +47,19 @@ def test_few_samples_have_a_max_instead_of_a_p99(qtbot, clock: RedrawClock) -> N
     take(chart, [Sample(NOW - 3, 0.080), Sample(NOW - 2, 0.120)])
     chart.redraw()
     labels = {label.label: label.value for label in chart.view.end_labels}
-    assert labels == {"p50": "100", "max": "120"}
+    assert labels == {"p50": "100", "max of 2": "120"}
+
+
+def test_a_max_says_of_how_many_samples_where_older_ones_are_higher(
+    qtbot, clock: RedrawClock
+) -> None:
+    chart = latency_chart("TTFT", clock)
+    qtbot.addWidget(chart)
+    take(chart, [Sample(NOW - 70, 10.0), Sample(NOW - 3, 0.5), Sample(NOW - 2, 0.998)])
+    chart.redraw()
+    assert chart.data.above(NOW, chart.shown_s, 9_000.0).tolist() == [10_000.0]  # still a dot
+    named = {label.label: label.y for label in chart.view.end_labels}
+    assert named["max of 2"] == pytest.approx(998)
 
 
 @pytest.fixture
@@ -81,7 +93,7 @@ def test_outliers_are_counted_above_the_axis(itl: LatencyChart) -> None:
 
 def test_a_label_agrees_with_the_end_of_its_line(itl: LatencyChart) -> None:
     for label in itl.view.end_labels:
-        key = "p99" if label.label == "max" else label.label
+        key = "p99" if label.label.startswith("max") else label.label
         end = Drawn(itl.curves.lines[key]).y()[-1]
         assert end == pytest.approx(min(label.y, itl.view.y_range.high))
 
@@ -105,7 +117,7 @@ def test_seconds_replace_thousands_of_milliseconds(qtbot, clock: RedrawClock) ->
     take(chart, [Sample(NOW - 5, 0.4), Sample(NOW - 4, 48.888)])
     chart.redraw()
     labels = {label.label: label.value for label in chart.view.end_labels}
-    assert labels == {"p50": "24.6", "max": "48.9"}
+    assert labels == {"p50": "24.6", "max of 2": "48.9"}
     assert chart._header.title == chart.accessibleName() == "TTFT, s"
     assert {text for _, text in chart.view._y_ticks()} >= {"0", "50"}
     assert chart.values_table().headers[1] == "samples (ms)"
