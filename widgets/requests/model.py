@@ -108,7 +108,7 @@ COLUMNS = (
     Column("Blocks", "KV blocks in use", lambda r: r.num_blocks),
     _latency("queue", lambda r: r.queue_s),
     _latency("ttft", lambda r: r.ttft_s),
-    _latency("itl", lambda r: r.itl_s),
+    Column("Mean ITL", METRICS["itl"].description, lambda r: r.itl_s, text=duration_text),
     Column("Preempted", "Number of preemptions",
            lambda r: r.num_preemptions),
 )  # fmt: skip

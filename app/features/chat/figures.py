@@ -147,7 +147,7 @@ def figures_line(figures: Figures, precisions: str = "") -> str:
     if figures.ttft_ms is not None:
         groups.append(f"TTFT {_text(figures.ttft_ms)}{_parts_of_ttft(figures)}")
     if figures.itl_ms is not None:
-        groups.append(f"ITL {_text(figures.itl_ms)}")
+        groups.append(f"mean ITL {_text(figures.itl_ms)}")
     if figures.tokens_per_s is not None:
         groups.append(rate_text(figures.tokens_per_s))
     unit = "token" if figures.num_tokens == 1 else "tokens"

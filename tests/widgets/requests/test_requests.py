@@ -69,7 +69,7 @@ def test_a_running_request_in_figures(panel: RequestsPanel) -> None:
         "100", "64", "3", "7",
     ]  # fmt: skip
     assert texts(panel, "Queue") == ["50 ms", "–"]
-    assert texts(panel, "TTFT") == ["200 ms", "–"] and texts(panel, "ITL")[0] == "50 ms"
+    assert texts(panel, "TTFT") == ["200 ms", "–"] and texts(panel, "Mean ITL")[0] == "50 ms"
     assert texts(panel, "Preempted") == ["2", "2"]
 
 
@@ -87,7 +87,7 @@ def test_states_follow_the_engine(panel: RequestsPanel) -> None:
     assert texts(panel, "State") == ["decode"] and numbers(panel.note.text()) == [1, 0]
     panel.update_requests([])
     assert texts(panel, "State") == [ENDS[FinishReason.LENGTH]] and texts(panel, "Output") == ["4"]
-    assert texts(panel, "ITL") == ["100 ms"] and texts(panel, "Blocks") == ["0"]
+    assert texts(panel, "Mean ITL") == ["100 ms"] and texts(panel, "Blocks") == ["0"]
     assert numbers(panel.note.text()) == [0, 1]
     panel.update_requests([request("a")])  # a snapshot from before the end
     assert texts(panel, "State") == [ENDS[FinishReason.LENGTH]]
