@@ -9,12 +9,22 @@ from PySide6.QtWidgets import QDockWidget
 
 from app.features.models.session import ModelSession
 from app.features.tune.engine_settings import EngineSettingsPanel
+from app.features.tune.page import METRIC_WORDS
 from app.link.bridge import EngineBridge
 from app.main.main_window import NOTICES, PALETTE, Dialogs, MainWindow
 from app.window.commands import Command
 from app.window.help_dialogs import show_documentation
 from app.window.program_settings import PREFERENCES, Preferences
 from widgets.live.charts import LiveCharts
+
+KEYWORDS = {
+    "Tune": f"{METRIC_WORDS} charts load settings",
+    "Inspect": "ITL latency steps bottleneck memory blocks recordings",
+    "Server": "API OpenAI endpoint",
+    "live-charts": f"{METRIC_WORDS} memory KV",
+    "step-timeline": "ITL latency steps",
+}
+"""Further words of pages and docks for the palette."""
 
 
 def file_commands(
@@ -57,7 +67,7 @@ def view_commands(
         Command(
             f"page.{page.name.lower()}", page.name, partial(window.show_page, index),
             "View", f"Ctrl+{index + 1}", page.icon, "pages", choice="page",
-            is_checked=partial(is_page, index),
+            is_checked=partial(is_page, index), keywords=KEYWORDS.get(page.name, ""),
         )
         for index, page in enumerate(window.pages)
     ]  # fmt: skip
@@ -65,6 +75,7 @@ def view_commands(
         Command(
             f"dock.{dock.objectName()}", dock.windowTitle(), partial(_toggle, window, dock),
             "View", shortcut, section="docks", is_checked=partial(_is_open, dock),
+            keywords=KEYWORDS.get(dock.objectName(), ""),
         )
         for dock, shortcut in window.dock_shortcuts
     ]  # fmt: skip

@@ -29,7 +29,8 @@ class Command:
     another. section: commands between two separators. submenu: its name, at the place of its first
     command. shows_page: the command's page comes to the front first. is_checked makes it checkable;
     choice names a group of which one is checked. is_enabled, is_checked and why_not (the reason why
-    it is disabled; "" if it is not) are called when the menu opens.
+    it is disabled; "" if it is not) are called when the menu opens. keywords: further words for the
+    palette's search.
     """
 
     id: str
@@ -45,6 +46,7 @@ class Command:
     is_checked: Callable[[], bool] | None = None
     is_enabled: Callable[[], bool] | None = None
     why_not: Callable[[], str] | None = None
+    keywords: str = ""
 
 
 class CommandRegistry:
@@ -134,7 +136,7 @@ class CommandRegistry:
                 command.id, command.text, command.where, self.words(command.id),
                 self._actions[command.id].isEnabled(),
                 command.is_checked is not None and self._actions[command.id].isChecked(),
-                command.why_not() if command.why_not is not None else "",
+                command.why_not() if command.why_not is not None else "", command.keywords,
             )
             for command in self
         ]  # fmt: skip

@@ -32,20 +32,22 @@ class Match(NamedTuple):
     marks: tuple[tuple[int, int], ...]
 
 
-def search(query: str, texts: Sequence[str]) -> list[Match]:
-    """Texts that contain every word of `query`, best first, ties in their order.
+def search(query: str, texts: Sequence[str], keywords: Sequence[str] = ()) -> list[Match]:
+    """Texts that contain every word of `query`, best first, ties in their order. keywords: of each
+    text, further words that lead to it.
 
-    Rank of a word: at the beginning of a word of the text, inside one, or as scattered letters
-    ("gch" in "Regenerate chat"); within a rank, early matches first. An empty query matches all
-    texts."""
+    Rank of a word: at the beginning of a word of the text, of a keyword, inside a word, or as
+    scattered letters ("gch" in "Regenerate chat"); within a rank, early matches first. An empty
+    query matches all texts."""
     words = query.lower().split()
     found: list[tuple[tuple[int, int], Match]] = []
     for index, text in enumerate(texts):
-        places = [_find(word, text) for word in words]
+        more = keywords[index].lower().split() if keywords else ()
+        places = [_find(word, text, more) for word in words]
         if None in places:
             continue
         known = [place for place in places if place is not None]
-        rank = (sum(p.rank for p in known), sum(p.marks[0][0] for p in known))
+        rank = (sum(p.rank for p in known), sum(p.marks[0][0] for p in known if p.marks))
         marks = sorted(mark for place in known for mark in place.marks)
         found.append((rank, Match(index, tuple(_joined(marks)))))
     found.sort(key=lambda entry: entry[0])
@@ -53,19 +55,25 @@ def search(query: str, texts: Sequence[str]) -> list[Match]:
 
 
 class _Place(NamedTuple):
-    rank: int  # 0: a word begins with it; 1: inside a word; 2: letters in order
+    rank: int  # 0: a word begins with it; 1: a keyword does; 2: inside a word; 3: letters in order
     marks: list[tuple[int, int]]
 
 
-def _find(word: str, text: str) -> _Place | None:
+LEAST_KEY = 3
+"""Letters of a query that keywords are searched for: fewer would find most of them."""
+
+
+def _find(word: str, text: str, keywords: Sequence[str] = ()) -> _Place | None:
     # one letter at a time keeps positions: lower() of some letters is longer than they are
     folded = "".join(letter.lower() if len(letter.lower()) == 1 else letter for letter in text)
     starts = [i for i in range(len(folded)) if folded.startswith(word, i)]
     for start in starts:
         if start == 0 or not folded[start - 1].isalnum():
             return _Place(0, [(start, start + len(word))])
+    if len(word) >= LEAST_KEY and any(key.startswith(word) for key in keywords):
+        return _Place(1, [])
     if starts:
-        return _Place(1, [(starts[0], starts[0] + len(word))])
+        return _Place(2, [(starts[0], starts[0] + len(word))])
     marks, position = [], 0
     for letter in word:
         position = folded.find(letter, position)
@@ -73,7 +81,7 @@ def _find(word: str, text: str) -> _Place | None:
             return None
         marks.append((position, position + 1))
         position += 1
-    return _Place(2, marks)
+    return _Place(3, marks)
 
 
 def _joined(marks: list[tuple[int, int]]) -> list[tuple[int, int]]:
@@ -92,7 +100,7 @@ ROW = Qt.ItemDataRole.UserRole
 
 class Entry(NamedTuple):
     """A command: its menu, its shortcut in the platform's words, whether it is enabled and checked,
-    and why it is disabled, if known."""
+    and why it is disabled, if known. keywords: further words that find it."""
 
     id: str
     text: str
@@ -101,6 +109,7 @@ class Entry(NamedTuple):
     is_enabled: bool = True
     is_checked: bool = False
     why_not: str = ""
+    keywords: str = ""
 
 
 class Row(NamedTuple):
@@ -294,7 +303,7 @@ class Palette(Popover):
     def _search(self) -> None:
         query = self.field.text()
         entries = [*self._entries, *(self._more if query.strip() else ())]
-        found = search(query, [entry.text for entry in entries])
+        found = search(query, [e.text for e in entries], [e.keywords for e in entries])
         typed = self.typed(query.strip())
         found = [Match(len(entries) + n, ()) for n in range(len(typed))] + found
         entries += typed

@@ -56,7 +56,7 @@ class SettingsController(QObject):
         return [
             Entry(
                 f"{SETTING}{entry.spec.name}", entry.spec.label,
-                f"{section.group} setting · {section.title}",
+                f"{section.group} setting · {section.title}", keywords=entry.text,
             )
             for section in all_sections(self._panel.machine)
             for entry in section.entries

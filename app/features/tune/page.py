@@ -35,6 +35,8 @@ from widgets.plot.marks import MarkLog, SpanLog
 from widgets.plot.series import MarkKind
 
 ORDER = ("ttft", "itl", "tokens", "memory", "requests", "cache")
+METRIC_WORDS = "ITL TTFT latency throughput"
+"""By which the palette finds what shows or moves them."""
 LEAST_FOR_TABLE = 380
 """Lower pages show the comparison as one line."""
 
@@ -79,12 +81,12 @@ class TunePage(QWidget):
             Command(
                 "tune.load", "Background load", self.load_bar.toggle, "Tune", "Ctrl+Alt+L", "play",
                 "load", is_checked=lambda: self.load.is_on,
-                is_enabled=lambda: self.load_bar.button.isEnabled(),
+                is_enabled=lambda: self.load_bar.button.isEnabled(), keywords=METRIC_WORDS,
             ),
             Command(
                 "tune.figures", "Figures of the comparison", self.result.figures.toggle, "Tune",
                 "Ctrl+Alt+F", "table", "compare", shows_page=True,
-                is_checked=self.result.figures.isChecked,
+                is_checked=self.result.figures.isChecked, keywords=METRIC_WORDS,
             ),
             Command(
                 "tune.changes", "Setting changes", self.result.show_list, "Tune", "Ctrl+Alt+H",

@@ -67,6 +67,19 @@ def test_quit_is_the_last_of_the_file_menu(application: Application) -> None:
     assert last == ["app.settings", "app.quit"]
 
 
+def test_a_metric_finds_what_shows_and_what_moves_it(
+    qtbot: QtBot, application: Application
+) -> None:
+    open_model(qtbot, application)
+    application.window.commands.run("help.palette")
+    palette = application.dialogs.palette
+    for metric in ("ITL", "ttft", "throughput"):
+        palette.field.setText(metric)
+        shown = [palette.model.entry(row).id for row in range(palette.model.rowCount())]
+        best = set(shown[:12])
+        assert {"page.tune", "dock.live-charts", "tune.load", f"{SETTING}max_num_seqs"} <= best
+
+
 def test_the_palette_finds_and_runs_every_command(qtbot: QtBot, application: Application) -> None:
     window = application.window
     window.activateWindow()

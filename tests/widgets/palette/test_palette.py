@@ -33,6 +33,17 @@ def test_beginnings_of_words_come_before_what_is_inside_and_letters_in_order() -
     assert found("  ") == TEXTS
 
 
+def test_keywords_come_after_names_and_before_letters_inside_words() -> None:
+    texts = ["Automatic titles", "Initial model", "ITL chart", "Tune"]
+    keywords = ["", "", "", "TTFT ITL"]
+    matches = search("itl", texts, keywords)
+    assert [texts[match.number] for match in matches] == [
+        "ITL chart", "Tune", "Automatic titles", "Initial model",
+    ]  # fmt: skip
+    assert [bool(match.marks) for match in matches] == [True, False, True, True]
+    assert [texts[match.number] for match in search("tune itl", texts, keywords)] == ["Tune"]
+
+
 @given(st.text(max_size=6), st.lists(st.text(max_size=20), max_size=6))
 def test_marks_are_ranges_of_the_text_in_order(query: str, texts: list[str]) -> None:
     matches = search(query, texts)
