@@ -88,6 +88,7 @@ def _connect_model(app: Application) -> None:
         app.window.show_widget(page)
         page.toast.show_message(f"{title} is already open.")
 
+    app.session.opening.connect(app.engine_settings.show_opening)
     app.session.opened.connect(app.engine_settings.show_model)
     app.session.opened.connect(opened)
     app.session.remark.connect(remarked)

@@ -36,6 +36,7 @@ class ModelSession(QObject):
     """Opens models and stores them. A model of an attached engine has a name instead of a path and
     is not stored; opening a local model detaches first."""
 
+    opening = Signal(object)  # chosen settings of the model that is loading
     opened = Signal(object, object)  # running EngineConfig, chosen settings
     remark = Signal(object)  # Notice | None: about the open model
     notice = Signal(object)  # Notice
@@ -79,6 +80,7 @@ class ModelSession(QObject):
         self._bridge.turn_to_next()
         self._opening = config
         self._bridge.load(config)
+        self.opening.emit(chosen_settings(config))
 
     def _detach(self, config: EngineConfig) -> None:
         """An attached engine cannot read this machine's folders."""

@@ -222,6 +222,11 @@ class EngineSettingsPanel(QWidget):
 
     # What the engine reports -------------------------------------------------------------------
 
+    def show_opening(self, chosen: Mapping[str, Any]) -> None:
+        """A model is loading with these choices of the user."""
+        self.model.expect(chosen)
+        self._show_values()
+
     def show_model(self, config: EngineConfig, chosen: Mapping[str, Any]) -> None:
         """A model was loaded with `config`, of which the user chose `chosen`."""
         self.commands.open()

@@ -43,8 +43,8 @@ class Sent:
 @dataclass
 class SettingsModel:
     """Settings of the loaded model. `chosen`: the user's choices that differ from the defaults;
-    `applied`: the engine's configuration, with `auto` resolved. `history` and `undone`: steps to
-    undo and redo."""
+    `applied`: the engine's configuration, with `auto` resolved, None while it loads. `history` and
+    `undone`: steps to undo and redo."""
 
     applied: EngineConfig | None = None
     chosen: dict[str, Any] = field(default_factory=dict)
@@ -58,17 +58,22 @@ class SettingsModel:
         self.close()
         self.applied, self.chosen = applied, dict(chosen)
 
+    def expect(self, chosen: Mapping[str, Any]) -> None:
+        """A model is loading with these choices."""
+        self.close()
+        self.chosen = dict(chosen)
+
     def close(self) -> None:
-        self.applied = None
+        self.applied, self.chosen = None, {}
         for changes in (self.pending, self.sent, self.history, self.undone):
             changes.clear()
 
     def shown(self, name: str) -> Any:
-        """The value to show: pending, else sent, else applied."""
+        """The value to show: pending, else sent, else applied, else chosen."""
         for changes in (self.pending, *(sent.changes for sent in reversed(self.sent))):
             if name in changes:
                 return changes[name]
-        return getattr(self.applied, name, SETTINGS[name].default)
+        return getattr(self.applied, name, self.chosen_value(name))
 
     def chosen_value(self, name: str) -> Any:
         """The user's choice, `auto` unresolved; the default if none."""

@@ -252,6 +252,21 @@ def entry(menu: QMenu, text: str) -> QAction:
     return next(action for action in menu.actions() if action.text() == text)
 
 
+def test_the_saved_values_are_shown_while_the_model_loads(
+    qtbot: QtBot, application: Application, script: Script
+) -> None:
+    open_model(qtbot, application)
+    row = application.engine_settings.rows["max_num_seqs"]
+    choose_setting(qtbot, application, "max_num_seqs", 8)
+    with qtbot.waitSignal(application.bridge.unloaded):
+        application.session.unload()
+    with qtbot.waitSignal(application.bridge.loaded):
+        application.session.open("/models/tiny")
+        assert application.engine_settings.model.applied is None
+        assert row.value() == 8 and not row.isEnabled()
+    assert row.value() == 8 and row.isEnabled()
+
+
 def test_a_profile_is_saved_chosen_and_deleted_with_a_way_back(
     qtbot: QtBot, application: Application
 ) -> None:
