@@ -204,7 +204,8 @@ class ComposerInput(QPlainTextEdit):
         self.document().setDocumentMargin(SPACE_2)
         self.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
         self.setVerticalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
-        self.textChanged.connect(self._fit)
+        # after a change of the text, whose lines are not laid out yet then
+        self.document().documentLayout().documentSizeChanged.connect(lambda size: self._fit())
         theme_notifier().changed.connect(self._fit)
         self._fit()
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from PySide6.QtCore import QPoint, Qt
+from PySide6.QtCore import QMimeData, QPoint, Qt
 from PySide6.QtGui import QPaintEvent, QTextCursor
 from PySide6.QtWidgets import QApplication
 from pytestqt.qtbot import QtBot
@@ -251,6 +251,15 @@ def test_a_long_line_counts_as_the_lines_that_it_takes(qtbot: QtBot) -> None:
     short = composer.input.height()
     composer.set_text("word " * 60)
     assert composer.input.height() > short
+    long = composer.input.height()
+    composer.set_text("")
+    assert composer.input.height() == short
+    pasted = QMimeData()
+    pasted.setText("word " * 60)
+    composer.input.insertFromMimeData(pasted)
+    assert composer.input.height() == long
+    composer.input.undo()
+    assert composer.input.height() == short
 
 
 def test_a_toast_ends_once(qtbot: QtBot) -> None:
