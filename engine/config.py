@@ -195,7 +195,7 @@ class EngineConfig:
     max_num_batched_tokens: int | None = _setting(
         int, None, Change.LIVE, "Max batched tokens",
         "Maximum tokens per step. Larger: faster prefill. Smaller: steadier ITL. None: on a CPU, "
-        "the largest step of 64 to 2,048 tokens that takes at most 250 ms, measured at load; on a "
+        "the largest step of 64 to 2,048 tokens that takes at most 400 ms, measured at load; on a "
         "GPU, 512.",
         minimum=1, maximum=131072, unit="tokens", optional=True,
     )

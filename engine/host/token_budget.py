@@ -15,7 +15,7 @@ from engine.memory.profiling import blocks_of
 from engine.runner.model_runner import ModelRunner
 from engine.snapshot import TokenBudget
 
-LIMIT_S = 0.25
+LIMIT_S = 0.4
 """Of a step: the ITL of running requests while a prompt is prefilled."""
 CHOICES = (64, 128, 256, 512, 1024, LARGEST_BUDGET)
 """Smaller steps read the weights more often than they are worth; larger ones are no faster per

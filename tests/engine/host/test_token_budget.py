@@ -36,7 +36,7 @@ class Machine:
         number = len(self.lengths)
         self.lengths.append(len(batch.input_ids))
         assert int(batch.slot_mapping.max()) < self.blocks * BLOCK_SIZE
-        self.time += self.taken(self.lengths[-1]) + 0.4 * (number in self.disturbed)
+        self.time += self.taken(self.lengths[-1]) + 0.7 * (number in self.disturbed)
 
     def taken(self, tokens: int) -> float:
         return self.base + tokens * self.each
