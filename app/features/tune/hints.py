@@ -69,6 +69,17 @@ def _drafts(s: EngineSnapshot, words: Callable[[SpeculationSnapshot], str]) -> s
     return (words(s.speculation) if s.speculation is not None else "") or NO_DRAFT
 
 
+def _sized_for(s: EngineSnapshot) -> str:
+    """ "auto: room for 8 requests of 2,048 tokens": it is never larger than max running requests of
+    the full context need, as they were set when the cache was made."""
+    length = s.model.max_model_len
+    if s.config.kv_cache_memory_bytes is not None or not length:
+        return ""
+    usable = s.blocks.num_blocks * (1.0 - s.config.watermark)
+    count = int(usable / math.ceil(length / s.blocks.block_size) + 1e-9)
+    return f"auto: room for {counted(count, 'request')} of {length:,} tokens" if count else ""
+
+
 def _in_ram(num_bytes: int) -> str:
     """The CPU-offloaded part."""
     return f", {bytes_text(num_bytes)} in RAM" if num_bytes else ""
@@ -265,7 +276,8 @@ class Hints:
         plan = s.memory.plan
         size = f"{bytes_text(plan.cache_bytes_in_all)} {of_gpus(s.model)}".rstrip()
         size += _in_ram(plan.host_kv_cache)
-        return f"{size} · {counted(tokens, 'token')} · {self._preemptions(s)}"
+        parts = (size, counted(tokens, "token"), _sized_for(s), self._preemptions(s))
+        return " · ".join(filter(None, parts))
 
     def _preemptions(self, s: EngineSnapshot) -> str:
         """ "2 preemptions since the last change, the last 40 s ago at 98 % KV usage (3 before)"."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import time
 
+import numpy as np
 import pytest
 
 from app.features.models.placement import (
@@ -18,7 +19,10 @@ from app.features.models.placement import (
 )
 from app.features.tune.hints import Hints
 from engine.config import EngineConfig
+from engine.memory.plan import max_useful_blocks
 from engine.snapshot import (
+    BLOCK_FREE,
+    BlockSnapshot,
     Counters,
     EngineSnapshot,
     StepEntry,
@@ -287,6 +291,29 @@ def test_figures_of_a_plan_say_on_how_many_gpus_they_are(idle: EngineSnapshot) -
         )
     hints.update(divided(idle, 2, "cuda:0"))
     assert hints.hint(STAGES)
+
+
+@pytest.mark.parametrize("seqs", [1, 8, 9])
+def test_an_automatic_cache_says_for_how_many_requests_it_has_room(
+    idle: EngineSnapshot, seqs: int
+) -> None:
+    """Those of the cache: max running requests may have changed since without a rebuild."""
+    length = 2048
+    made = EngineConfig(max_num_seqs=seqs, max_model_len=length)
+    count = max_useful_blocks(made)
+    nothing = np.zeros(count, np.int32)
+    blocks = BlockSnapshot(
+        made.block_size, (), np.full(count, BLOCK_FREE, np.int32), nothing, nothing,
+        nothing.astype(np.bool_),
+    )  # fmt: skip
+    model = dataclasses.replace(idle.model, max_model_len=length)
+    seen = dataclasses.replace(idle, config=made, model=model, blocks=blocks)
+    hints = Hints()
+    for config in (made, made.replace(max_num_seqs=2 * seqs)):
+        hints.update(dataclasses.replace(seen, config=config))
+        assert [seqs, length] == numbers(hints.hint("kv_cache_memory_bytes"))[-2:]
+    hints.update(dataclasses.replace(seen, config=made.replace(kv_cache_memory_bytes=2**30)))
+    assert length not in numbers(hints.hint("kv_cache_memory_bytes"))
 
 
 def test_preemptions_are_those_since_the_last_change(idle: EngineSnapshot) -> None:
