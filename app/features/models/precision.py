@@ -190,6 +190,8 @@ def _seconds_per_weight(method: str, group: int) -> float:
 
 
 MAX_KEPT = 64
+QUIET_LOAD_S, QUIET_BYTES_PER_S = 2.0, 100e6
+"""A reload of unquantized weights takes no longer on a quiet machine: seconds, and per byte."""
 _LOAD = "load"
 
 
@@ -200,7 +202,7 @@ class Memory(Protocol):
 
 
 class Expected(NamedTuple):
-    """`is_measured`: the time of the last such change."""
+    """`is_measured`: from the times of such changes."""
 
     seconds: float
     is_measured: bool
@@ -239,13 +241,17 @@ class SwitchTimes:
         ]
         if not loads:
             return None
-        reading = max(0.0, min(loads))
+        # a first load also compiles and measures kernels: a reload reads what is in memory
+        size = checkpoint.disk_bytes
+        most = QUIET_LOAD_S + size / QUIET_BYTES_PER_S if size else math.inf
+        reading = min(max(0.0, min(loads)), most)
         return Expected(reading + checkpoint.seconds_to_round(config.quantization), False)
 
     def _keep(self, name: str, seconds: float) -> None:
+        """A time above the one before counts half, by ratio: the machine may have been busy."""
         known = dict(self._memory.switch_times)
-        known.pop(name, None)
-        known[name] = round(seconds, 3)
+        before = known.pop(name, seconds)
+        known[name] = round(min(seconds, math.sqrt(before * seconds)), 3)
         self._memory.switch_times = dict(list(known.items())[-MAX_KEPT:])
 
 

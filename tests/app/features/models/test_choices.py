@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from app.features.models.precision import (
     MAX_KEPT,
@@ -98,6 +101,24 @@ def test_a_change_is_estimated_and_then_known(tmp_path: Path) -> None:
     other = times.expected(plain.replace(quantization="int4"), PLAIN)
     assert other is not None and other.seconds == pytest.approx(6.0 + 8.0)
     assert times.expected(EngineConfig(model="/other"), PLAIN) is None
+
+
+@given(st.floats(0.1, 600), st.lists(st.floats(0.1, 600), max_size=4))
+def test_one_slow_load_decides_no_prediction(slow: float, quiet: list[float]) -> None:
+    """The first one compiles kernels, another shares the machine."""
+    times = SwitchTimes(Memory())
+    plain = EngineConfig(model="/m", dtype="bfloat16")
+    small = replace(PLAIN, disk_bytes=25_000_000, held=10)
+    times.learn_load(plain, slow)
+    first = times.expected(plain.replace(quantization="int4"), small)
+    assert first is not None and first.seconds <= 2.5
+    for seconds in (slow, *quiet):
+        times.learn(plain, seconds)
+    known = times.expected(plain, small)
+    assert known is not None and known.seconds <= (quiet or [slow])[-1] + 0.001
+    times.learn(plain, 100 * known.seconds)
+    after = times.expected(plain, small)
+    assert after is not None and after.seconds <= 10 * known.seconds + 0.01
 
 
 def test_only_the_last_times_are_kept_and_survive_the_program(tmp_path: Path) -> None:
