@@ -283,7 +283,9 @@ class LLMEngine:
         if change is Change.RELOAD:
             wanted = self._host.without_budget(wanted, changes)
         elif wanted.max_num_batched_tokens is None:
-            wanted = self._host.with_budget(wanted)
+            self._loop.threads.rest()
+            with _nothing_changed():
+                wanted = self._host.with_budget(wanted)
             change = wanted.change_class(self.config)
         if change is Change.LIVE:
             self._update(wanted)

@@ -82,7 +82,7 @@ def make_runner(loaded: LoadedModel, backend: AttentionBackend, device: str) -> 
 def measuring_runner(
     config: EngineConfig, loaded: LoadedModel, layers: dict[int, LayerSpec], num_blocks: int
 ) -> ModelRunner:
-    """With a cache of its own, of `num_blocks`."""
+    """A runner with a KV cache of its own, for a measurement."""
     cache = make_cache(config, layers, loaded.ranks, num_blocks, loaded.device_map.host_layers)
     return make_runner(loaded, cache, config.device)
 

@@ -40,8 +40,7 @@ def measured_budget(
     runner = make_runner(blocks_of(_prompts(config, CHOICES[-1])))
 
     def seconds(tokens: int, expected: float = 0.0) -> float:
-        """Of as many steps as it takes to be sure: one that takes what was expected, or two that
-        agree."""
+        """The shortest of up to _TURNS steps: until one takes at most `expected`, or two agree."""
         batch = pack(_prompts(config, tokens), config.block_size)
         turns: list[float] = []
         while len(turns) < _TURNS and sum(turns) < 4 * LIMIT_S:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import pytest
@@ -50,14 +51,21 @@ def pace(monkeypatch: pytest.MonkeyPatch) -> Pace:
     return slow_down(monkeypatch)
 
 
-@pytest.fixture
-def application(qapp: QApplication, qtbot: QtBot, pace: Pace) -> Iterator[Application]:
+@contextmanager
+def started(qapp: QApplication, qtbot: QtBot) -> Iterator[Application]:
+    """The program with the demo model, on one thread."""
     made = Application(qapp)
     made.show()
     with qtbot.waitSignal(made.bridge.loaded, timeout=LOAD_MS):
         made.startup.open_first_model({"num_threads": 1})
     yield made
     made.shutdown()
+
+
+@pytest.fixture
+def application(qapp: QApplication, qtbot: QtBot, pace: Pace) -> Iterator[Application]:
+    with started(qapp, qtbot) as made:
+        yield made
 
 
 @pytest.fixture

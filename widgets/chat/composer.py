@@ -89,7 +89,7 @@ class Composer(QWidget):
         self.input.moveCursor(QTextCursor.MoveOperation.End)
 
     def type(self, text: str) -> None:
-        """Text that was typed beside the input, which goes on in it."""
+        """Append text typed outside the input, and focus the input."""
         self.input.moveCursor(QTextCursor.MoveOperation.End)
         self.input.insertPlainText(text)
         self.input.setFocus()
@@ -104,7 +104,7 @@ class Composer(QWidget):
             self._fit_foot()
 
     def set_refusal(self, text: str) -> None:
-        """Why what is written cannot be sent, or ""."""
+        """Disable Send, with the reason as its tooltip; "" enables it."""
         if text != self._refusal:
             self._refusal = text
             self.set_busy(self._is_busy)

@@ -11,6 +11,8 @@ from PySide6.QtWidgets import QComboBox, QStyle, QStyleOptionComboBox, QStylePai
 
 from widgets.controls.text import wrapped_tip
 
+_REFUSAL = Qt.ItemDataRole.UserRole + 1
+
 
 def describe_items(box: QComboBox, choices: Sequence[tuple[Any, str, str]]) -> None:
     """Describe entries of `box`: (data, text, why it cannot be chosen or ""). Refused entries are
@@ -21,23 +23,17 @@ def describe_items(box: QComboBox, choices: Sequence[tuple[Any, str, str]]) -> N
         index = box.findData(value)
         if index >= 0:
             box.setItemText(index, text)
+            box.setItemData(index, refusal, _REFUSAL)
             box.setItemData(index, wrapped_tip(refusal or text), Qt.ItemDataRole.ToolTipRole)
             model.item(index).setEnabled(not refusal)
 
 
 def described_items(box: QComboBox) -> list[tuple[Any, str, str]]:
     """The current (data, text, reason) of every entry."""
-    model = box.model()
-    assert isinstance(model, QStandardItemModel)
     return [
-        (
-            box.itemData(index),
-            box.itemText(index),
-            "" if model.item(index).isEnabled()
-            else str(box.itemData(index, Qt.ItemDataRole.ToolTipRole) or "").replace("\n", " "),
-        )
+        (box.itemData(index), box.itemText(index), box.itemData(index, _REFUSAL) or "")
         for index in range(box.count())
-    ]  # fmt: skip
+    ]
 
 
 _PADDING = 2

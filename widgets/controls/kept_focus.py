@@ -7,8 +7,8 @@ the next Space or Enter then presses the wrong button.
     here:  [Test] disabled  -->  its parent has the focus: Space does nothing, Tab goes to [Save];
            [Test] enabled   -->  it has the focus again
 
-A focus that the program sets explicitly is respected. A scroll area shows what Tab moves to only
-from one of its own controls to another; here it does from elsewhere too.
+A focus that the program sets explicitly is respected. Qt scrolls to the focused control only if the
+focus was in the same scroll area before; `KeptFocus` always does.
 """
 
 from __future__ import annotations

@@ -110,7 +110,7 @@ class Value(NamedTuple):
 
 EMPTY = Value(NOTHING, is_firm=False)
 LONG_MS = 1_000
-"""Latencies from here on are in seconds, and what is shown beside them unless it is far shorter."""
+"""Latencies from here on are in seconds; the other of a pair too, from a tenth of this on."""
 
 
 def header_values(store: MetricStore, now: float) -> dict[str, Value]:

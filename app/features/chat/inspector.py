@@ -202,8 +202,8 @@ class ReplyInspector(QObject):
                 self._explain(times)
 
     def _explain(self, times: RequestTimes) -> None:
-        """Show the latency of a reply that has ended. That of a long one continues what was known
-        while it was generated, or comes from another thread."""
+        """Show the latency of a finished reply. For a long one, continue the analysis from the time
+        it was generated, or run it in another thread."""
         if times is not self._explained:
             self._explained, self._latency = times, None
             self._explaining.cancel()

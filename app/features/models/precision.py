@@ -191,7 +191,8 @@ def _seconds_per_weight(method: str, group: int) -> float:
 
 MAX_KEPT = 64
 QUIET_LOAD_S, QUIET_BYTES_PER_S = 2.0, 100e6
-"""A reload of unquantized weights takes no longer on a quiet machine: seconds, and per byte."""
+"""Upper bound of the estimate for reading weights again: seconds, and bytes per second. Chosen, not
+measured: a first load, from which it is estimated, may have been slow for other reasons."""
 _LOAD = "load"
 
 
@@ -241,7 +242,7 @@ class SwitchTimes:
         ]
         if not loads:
             return None
-        # a first load also compiles and measures kernels: a reload reads what is in memory
+        # a first load also compiles and measures kernels
         size = checkpoint.disk_bytes
         most = QUIET_LOAD_S + size / QUIET_BYTES_PER_S if size else math.inf
         reading = min(max(0.0, min(loads)), most)

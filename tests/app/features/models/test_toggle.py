@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -16,18 +14,18 @@ from app.features.chat.figures import note_of, precisions_of
 from app.features.chat.presenter import message_record
 from app.features.tune.engine_settings import EngineSettingsPanel
 from app.features.tune.precision_rows import WAYS
-from app.link.bridge import EngineBridge
 from app.main.application import Application
 from engine import messages
 from engine.snapshot import EngineSnapshot
 from engine.units import rough_duration
+from tests.app.real_window import application, pace
 from tests.app.window_fixtures import application as scripted
 from tests.app.window_fixtures import script
 from tests.engine.quantized_checkpoints import make_quantized
 from tests.figures import numbers
 from widgets.controls.setting_row import ChoiceControl
 
-__all__ = ["script", "scripted"]
+__all__ = ["application", "pace", "script", "scripted"]
 
 OPENS = "/models/tiny"
 LOAD_MS = 180_000
@@ -82,26 +80,6 @@ def test_the_group_size_is_asked_for_with_int4_alone(scripted: Application) -> N
 
 
 # The real engine ---------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def application(
-    qapp: QApplication, qtbot: QtBot, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[Application]:
-    deliver = EngineBridge.on_event
-
-    def late(bridge: EngineBridge, event: messages.Event) -> None:
-        if isinstance(event, messages.OutputEvent):
-            time.sleep(0.015)  # so that "in mid-reply" is that on any machine
-        deliver(bridge, event)
-
-    monkeypatch.setattr(EngineBridge, "on_event", late)
-    made = Application(qapp)
-    made.show()
-    with qtbot.waitSignal(made.bridge.loaded, timeout=LOAD_MS):
-        made.startup.open_first_model({"num_threads": 1})
-    yield made
-    made.shutdown()
 
 
 def ask(application: Application, max_tokens: int = 60) -> None:

@@ -17,19 +17,15 @@ from app.main.application import Application
 from engine import messages as m
 from engine.snapshot import EngineSnapshot
 from tests.app.features.recording.samples import CONFIG, PEAKS
-from tests.app.real_window import LOAD_MS, wait_for_end
+from tests.app.real_window import started, wait_for_end
 from tests.app.window_fixtures import ask
 from tests.widgets import synthetic
 
 
 @pytest.fixture
 def application(qapp: QApplication, qtbot: QtBot) -> Iterator[Application]:
-    made = Application(qapp)
-    made.show()
-    with qtbot.waitSignal(made.bridge.loaded, timeout=LOAD_MS):
-        made.startup.open_first_model({"num_threads": 1})
-    yield made
-    made.shutdown()
+    with started(qapp, qtbot) as made:
+        yield made
 
 
 def replay(qtbot: QtBot, application: Application, path: Path) -> ReplayWindow:
