@@ -87,7 +87,7 @@ class StackedAreaChart(TimeChart):
         if self._limit is not None and labels:
             text = self._text(self._limit)
             is_above = self._limit > self.view.y_range.high
-            labels.append(EndLabel("limit ↑" if is_above else "limit", text, "limit", self._limit))
+            labels.append(EndLabel("total ↑" if is_above else "total", text, "limit", self._limit))
         return labels
 
     def _part_labels(self, now: float) -> list[EndLabel]:
