@@ -50,7 +50,7 @@ def test_the_charts_show_what_the_snapshots_say(charts: LiveCharts) -> None:
     stacked = charts.memory.data.history
     assert stacked["weights"].last()[1] == pytest.approx(one.memory.weights / GIB)
     assert stacked["kv_cached"].last()[1] == pytest.approx(one.memory.kv_cached / GIB, abs=0.01)
-    assert newest["Memory"]["limit ↑"] == pytest.approx(one.memory.total / GIB)
+    assert newest["Memory"]["total ↑"] == pytest.approx(one.memory.total / GIB)
     assert "GPU" not in newest["Memory"]
     names = newest["TTFT"].keys() - {"p50"}
     assert len(names) == 1 and all(n == "p99" or n.startswith("max of ") for n in names)

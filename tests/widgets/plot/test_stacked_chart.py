@@ -27,20 +27,20 @@ def test_shares_are_stacked_under_the_limit(qtbot, clock: RedrawClock) -> None:
     assert not chart.is_log
     assert "Logarithmic axis" not in {action.text() for action in chart.make_menu().actions()}
     assert chart.view.y_range.high < 3  # far below the limit the axis belongs to the data
-    assert [label.value for label in chart.view.end_labels if label.label == "limit ↑"] == ["36"]
+    assert [label.value for label in chart.view.end_labels if label.label == "total ↑"] == ["36"]
     chart.set_limit(3.6)
     chart.redraw()
     assert chart.view.y_range.high >= 3.6
     heights = {label.label: label.y for label in chart.view.end_labels}
-    assert heights == {"weights": 0.5, "other": 1.25, "limit": 3.6}
+    assert heights == {"weights": 0.5, "other": 1.25, "total": 3.6}
     assert [r.y for r in chart.readings_at(NOW)] == [1.0, 1.5]  # drawn where the bands end
     assert [r.value for r in chart.readings_at(NOW)] == ["1 GiB", "0.50 GiB"]
     chart.set_available("b", False)  # it has a value all the same
     chart.redraw()
-    assert {label.label for label in chart.view.end_labels} == {"weights", "other", "limit"}
+    assert {label.label for label in chart.view.end_labels} == {"weights", "other", "total"}
     chart.append_row(NOW, {"a": 1.0, "b": 0.0})
     chart.redraw()
-    assert {label.label for label in chart.view.end_labels} == {"weights", "limit"}
+    assert {label.label for label in chart.view.end_labels} == {"weights", "total"}
     assert [r.label for r in chart.readings_at(NOW)] == ["weights"]
     chart.append_row(NOW, {"a": 1.0, "b": 0.5})
     chart.legend.keys["a"].setChecked(False)
