@@ -198,7 +198,12 @@ def test_several_chats_share_the_steps(qtbot: QtBot, application: Application) -
 def test_a_prompt_longer_than_the_context_is_refused_in_its_place(
     qtbot: QtBot, application: Application
 ) -> None:
-    ask(application, "word " * 4000)
+    """By the engine; the message box keeps one that was written there."""
+    page, text = application.pages.chat_page, "word " * 4000
+    ask(application, text)
+    assert page.draft.use.is_too_long and page.composer.text == text
+    assert not application.pages.chat.current.path()
+    page.send(text)
     wait_for_end(qtbot, application)
     error = reply(application).error
     assert reply(application).state is State.ERROR and error is not None

@@ -79,7 +79,7 @@ def test_a_request_can_be_aborted_from_the_table(qtbot: QtBot, application: Appl
     assert reply(application).state is State.STOPPED
     qtbot.waitUntil(lambda: bool(panel.selected and panel.selected.state == "aborted"))
     assert panel.selected is not None
-    assert panel.selected.ttft_ms is not None and panel.selected.num_blocks == 0
+    assert panel.selected.ttft_s is not None and panel.selected.num_blocks == 0
     times = panel.model.times[running]
     last = times.tokens[-1].time
     qtbot.waitUntil(lambda: bool(views.steps_between(last - 1e-3, last)), timeout=5000)
