@@ -16,13 +16,14 @@ from widgets.chat.meters import FiguresLine
 from widgets.chat.reasoning import Reasoning, ReasoningBlock, split_reasoning, without_reasoning
 from widgets.chat.records import MessageRecord
 from widgets.controls.buttons import CopyButton, IconButton, QuietButton
-from widgets.controls.layouts import STRETCH, Label, button, dressed, hbox, label, vbox
+from widgets.controls.layouts import STRETCH, Label, button, dressed, hbox, vbox, wrapped
 from widgets.controls.text import set_key_tip
-from widgets.theme.theme import SPACE_1, SPACE_2, SPACE_3, figure_font
+from widgets.theme.theme import SPACE_1, SPACE_2, SPACE_3, figure_font, restyle
 
 BUBBLE_SHARE = 0.76
 """A user's message takes at most this share of the column."""
 CONTINUE = "Continue"
+_HINT = "Generates a new reply. This version is kept."
 
 
 class MessageRequests(QObject):
@@ -30,6 +31,7 @@ class MessageRequests(QObject):
 
     edit = Signal(str, str)  # id, new text
     edit_begun = Signal(str)
+    edit_typed = Signal(str)
     edit_ended = Signal(str)
     regenerate = Signal(str)
     continue_reply = Signal(str)
@@ -112,7 +114,8 @@ class UserMessageView(MessageView):
             self._editor.setFocus()
             return
         self._editor = MessageEditor(self.record.text)
-        self._editor.accepted.connect(self._send_edit)
+        self._editor.accepted.connect(lambda text: self.requests.edit.emit(self.record.id, text))
+        self._editor.input.textChanged.connect(self._ask(self.requests.edit_typed))
         self._editor.cancelled.connect(self.end_edit)
         self._column.addWidget(self._editor)
         self._editor.show()
@@ -130,9 +133,14 @@ class UserMessageView(MessageView):
             self._editor = None
             self.requests.edit_ended.emit(self.record.id)
 
-    def _send_edit(self, text: str) -> None:
-        self.end_edit()
-        self.requests.edit.emit(self.record.id, text)
+    @property
+    def edited_text(self) -> str:
+        return self._editor.text if self._editor is not None else self.record.text
+
+    def set_refusal(self, text: str) -> None:
+        """Why the open editor cannot send, or ""."""
+        if self._editor is not None:
+            self._editor.set_refusal(text)
 
     def enterEvent(self, event: QEnterEvent) -> None:
         super().enterEvent(event)
@@ -335,12 +343,22 @@ class MessageEditor(QWidget):
         self.input.regenerate.connect(self._accept)
         self.input.stop.connect(self.cancelled)
         self.setFocusProxy(self.input)
-        hint = label("Generates a new reply. This version is kept.", "small")
+        self._hint = wrapped("small", _HINT)
         cancel = button("Cancel", self.cancelled.emit)
-        send = button("Send", self._accept, kind="primary")
-        vbox(self.input, hbox((hint, 1), cancel, send, spacing=-1), of=self)
+        self._send = button("Send", self._accept, kind="primary")
+        vbox(self.input, hbox((self._hint, 1), cancel, self._send, spacing=-1), of=self)
+
+    @property
+    def text(self) -> str:
+        return self.input.toPlainText().strip()
+
+    def set_refusal(self, text: str) -> None:
+        """Disable Send and show the reason; "" enables it."""
+        if self._hint.text() != (text or _HINT):
+            self._hint.setText(text or _HINT)
+            restyle(self._hint, role="warning" if text else "small")
+            self._send.setEnabled(not text)
 
     def _accept(self) -> None:
-        text = self.input.toPlainText().strip()
-        if text:
-            self.accepted.emit(text)
+        if self.text:
+            self.accepted.emit(self.text)

@@ -228,9 +228,13 @@ class Transcript(QScrollArea):
         self.ensureWidgetVisible(self._views[message_id], 0, SPACE_4)
 
     def _follow_again(self) -> None:
-        is_edited = any(isinstance(v, UserMessageView) and v.is_editing for v in self.views)
-        if self._followed and not is_edited:
+        if self._followed and not self.edited:
             self.jump_to_end()
+
+    @property
+    def edited(self) -> list[UserMessageView]:
+        """Views with an open editor."""
+        return [v for v in self.views if isinstance(v, UserMessageView) and v.is_editing]
 
     @property
     def first_in_view(self) -> MessageView | None:

@@ -14,6 +14,7 @@ from app.features.chat.conversation import (
     Message,
     Role,
     State,
+    num_context_tokens,
     passages_before,
     sampling_to_dict,
 )
@@ -30,6 +31,8 @@ from app.link.change_watch import ChangeWatch
 from app.storage import ChatStore, StorageError
 from engine.sampling_params import SamplingParams
 from engine.snapshot import BACKGROUND
+
+BUSY = "Wait for the running reply to finish, or stop it."
 
 
 class ChatController(ChatLibrary):
@@ -86,7 +89,7 @@ class ChatController(ChatLibrary):
             if progress is not None and progress.num_prompt_tokens:
                 written = len(reply.opening) + progress.num_tokens
                 return progress.num_prompt_tokens + written, limit
-        return self.current.num_context_tokens(), limit
+        return num_context_tokens(self.current.path()), limit
 
     # Messages --------------------------------------------------------------------------------
 
@@ -157,7 +160,7 @@ class ChatController(ChatLibrary):
         if tokens is None:
             return "No tokens were saved for this reply."
         if self.is_busy:
-            return "Wait for the running reply to finish, or stop it."
+            return BUSY
         if model is None:
             return "Open a model first."
         if model.name != tokens.model:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import dataclasses
 import time
 import uuid
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
 from typing import Any, NamedTuple
@@ -283,22 +283,24 @@ class Conversation:
             entries.insert(0, {"role": "system", "content": self.system_prompt})
         return tuple(entries)
 
-    def num_context_tokens(self) -> int | None:
-        """Tokens of prompt and reply of the last shown reply with figures."""
-        for message in reversed(self.path()):
-            if message.figures is not None:
-                return message.figures.num_context_tokens
-        return None
 
-    def unanswered(self) -> list[str]:
-        """Messages after that reply that were refused or failed: the next prompt contains them."""
-        texts: list[str] = []
-        for message in reversed(self.path()):
-            if message.figures is not None:
-                break
-            if message.text or message.attachments:
-                texts.append(message_content(message.text, message.attachments))
-        return texts[::-1]
+def num_context_tokens(path: Sequence[Message]) -> int | None:
+    """Tokens of prompt and reply of the last reply of `path` with figures."""
+    for message in reversed(path):
+        if message.figures is not None:
+            return message.figures.num_context_tokens
+    return None
+
+
+def unanswered(path: Sequence[Message]) -> list[str]:
+    """Messages after that reply that were refused or failed: the next prompt contains them."""
+    texts: list[str] = []
+    for message in reversed(path):
+        if message.figures is not None:
+            break
+        if message.text or message.attachments:
+            texts.append(message_content(message.text, message.attachments))
+    return texts[::-1]
 
 
 def is_cut(message: Message) -> bool:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import itertools
 import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 from PySide6.QtCore import QObject, QTimer, Signal
 from PySide6.QtWidgets import QFileDialog, QWidget
@@ -16,23 +14,24 @@ from app.features.chat.attachments import (
     file_content,
     read_attachment,
 )
+from app.features.chat.context_use import (
+    ContextUse,
+    context_short,
+    context_text,
+    context_warning,
+)
 from app.features.chat.controller import ChatController
+from app.features.chat.conversation import unanswered
+from app.features.chat.token_counts import TokenCounts, message_parts
 from app.link.tasks import run_task
 from engine.errors import InferdeckError
-from engine.messages import TokensCounted
 from engine.units import bytes_text
 from widgets.chat.composer import Composer
 from widgets.chat.records import AttachmentRecord
 from widgets.controls.notice import Notice
 
-COUNT_DELAY_MS = 300
 SAVE_DELAY_MS, SAVE_AT_LEAST_S = 500, 3.0
 """A draft is saved after a pause in typing, and at least at this interval."""
-COUNTED, COUNTED_PER_TOKEN = 2**16, 8
-"""Characters that are tokenized, in all and per token of the context: a text that may fit is
-counted whole, the count of longer ones is extrapolated."""
-PER_TOKEN = 4
-"""Characters per token, where no tokenizer is loaded."""
 
 
 class Draft(QObject):
@@ -51,22 +50,16 @@ class Draft(QObject):
         composer.set_text(self._shown.draft)
         self.attachments: list[Attachment] = []
         self._refusal = self._warning = ""
-        self._counts: dict[str, int] = {}  # text -> tokens, of what is here
-        self._asked: dict[str, str] = {}  # key -> text
-        self._uncounted: set[str] = set()  # texts that this engine cannot count
-        self._keys = itertools.count()
-        self._later = QTimer(self, singleShot=True, interval=COUNT_DELAY_MS)
-        self._later.timeout.connect(self.count)
+        self.counts = TokenCounts(controller, self._counted, self)
         self._pause = QTimer(self, singleShot=True)
         self._pause.timeout.connect(self.keep)
         self._written_since = 0.0
-        composer.input.textChanged.connect(self._later.start)
+        composer.input.textChanged.connect(self.counts.count_soon)
         composer.input.textChanged.connect(self._keep_soon)
         composer.input.files_given.connect(self.add_files)
         composer.attach_requested.connect(self.choose_files)
         composer.files.removed.connect(self.remove)
-        controller.engine.tokens_counted.connect(self._counted)
-        controller.engine.state_changed.connect(lambda state: self._forget_counts())
+        self.counts.changed.connect(self._show_counts)
 
     # Text ------------------------------------------------------------------------------------
 
@@ -150,7 +143,7 @@ class Draft(QObject):
 
     def _changed(self) -> None:
         self._show_files()
-        self.count()
+        self.counts.count()
 
     def _show_files(self) -> None:
         self._composer.set_attachments(
@@ -161,84 +154,42 @@ class Draft(QObject):
         )
 
     def _tokens_of(self, attachment: Attachment) -> str:
-        count = self._counts.get(file_content(attachment.name, attachment.text))
+        count = self.counts.known(file_content(attachment.name, attachment.text))
         return "" if count is None else f" · {count:,} tokens"
 
     # Context ---------------------------------------------------------------------------------
 
     @property
     def num_tokens(self) -> int:
-        return sum(map(self._estimate, self._texts()))
-
-    def _estimate(self, text: str) -> int:
-        return self._counts.get(text, len(text) // PER_TOKEN + 1)
+        return self.use.draft
 
     def _unanswered(self) -> list[str]:
         controller = self._controller
-        return [] if controller.is_busy else controller.current.unanswered()
+        return [] if controller.is_busy else unanswered(controller.current.path())
 
     def _texts(self) -> list[str]:
         """Parts of the message as it would be sent."""
+        current = self._controller.current
         files = [file_content(a.name, a.text) for a in self.attachments]
-        written = self._composer.text.strip()
-        before = "" if self._controller.current.messages else self._controller.current.system_prompt
-        if not files and not written:
-            return []
-        return [text for text in (*files, written, before.strip()) if text]
+        return message_parts(current.path(), current.system_prompt, files, self._composer.text)
 
-    def count(self) -> None:
-        """Ask the engine for missing token counts."""
-        texts = list(dict.fromkeys([*self._unanswered(), *self._texts()]))
-        self._counts = {text: n for text, n in self._counts.items() if text in texts}
-        self._uncounted &= set(texts)
-        self._asked.clear()
-        for text in texts:
-            if text not in self._counts and text not in self._uncounted:
-                key = f"draft-{next(self._keys)}"
-                self._asked[key] = text
-                self._controller.engine.count_tokens(key, text[: self._num_counted])
+    def _counted(self) -> list[str]:
+        return [*self._unanswered(), *self._texts()]
+
+    def _show_counts(self) -> None:
+        self._show_files()
         self.show_context()
-
-    @property
-    def _num_counted(self) -> int:
-        """Characters of a text that are tokenized at most."""
-        return max(COUNTED, COUNTED_PER_TOKEN * (self._controller.context[1] or 0))
-
-    def _counted(self, event: TokensCounted) -> None:
-        text = self._asked.pop(event.key, None)
-        if text is None:
-            return
-        if event.num_tokens is None:
-            self._uncounted.add(text)
-        else:
-            counted = min(len(text), self._num_counted)
-            self._counts[text] = round(event.num_tokens * len(text) / counted)
-            self._show_files()
-        self.show_context()
-
-    def _forget_counts(self) -> None:
-        """Discard token counts: another model has another tokenizer."""
-        self._counts.clear()
-        self._uncounted.clear()
-        self.count()
 
     @property
     def use(self) -> ContextUse:
         used, limit = self._controller.context
-        most = self._controller.current.sampling.max_tokens
-        texts = self._unanswered()
-        counts = [(self._estimate(text), text) for text in texts]
-        longest = max(counts, default=(0, ""))
-        return ContextUse(
-            used, self.num_tokens, limit, most, sum(n for n, _ in counts), *longest,
-            is_guess=not self._uncounted.isdisjoint((*texts, *self._texts())),
-        )  # fmt: skip
+        return self.counts.use(used, limit, self._unanswered(), self._texts())
 
     def may_send(self) -> bool:
         """Whether the message fits, as far as its tokens can be counted; else say so."""
         fits = not self.use.is_too_long
         if not fits:
-            self.count()
+            self.counts.count()
         return fits
 
     def show_context(self) -> None:
@@ -267,105 +218,3 @@ def _read_all(paths: Sequence[Path]) -> tuple[list[Attachment], list[str]]:
         except InferdeckError as error:
             problems.append(f"{error.cause} {error.remedy}".strip())
     return found, problems
-
-
-NEARLY = 0.9
-"""Share of the context that counts as nearly full."""
-SHORT_REPLY = 256
-"""With fewer tokens left, a reply is likely to be cut off."""
-SHOWN = 40
-"""Characters by which a message is named."""
-_REMEDY = "Shorten the message, start a new chat, or increase the context length."
-
-
-class ContextUse(NamedTuple):
-    """Tokens: `used` by the conversation (None: unknown), `draft`, `limit` of the model,
-    `max_tokens` of a reply, `unanswered`: in messages after the last reply, sent again; the longest
-    of them has `longest` tokens and this text. `is_guess`: the engine cannot count them."""
-
-    used: int | None = None
-    draft: int = 0
-    limit: int | None = None
-    max_tokens: int | None = None
-    unanswered: int = 0
-    longest: int = 0
-    longest_text: str = ""
-    is_guess: bool = False
-
-    @property
-    def total(self) -> int:
-        return (self.used or 0) + self.estimated
-
-    @property
-    def estimated(self) -> int:
-        """Tokens that no prompt has counted yet."""
-        return self.unanswered + self.draft
-
-    @property
-    def is_stuck(self) -> bool:
-        """Whether even the shortest message does not fit."""
-        return bool(
-            self.unanswered and self.limit and (self.used or 0) + self.unanswered >= self.limit
-        )
-
-    @property
-    def is_too_long(self) -> bool:
-        """Whether the engine would refuse the message."""
-        return bool(self.draft and self.limit and self.total >= self.limit and not self.is_guess)
-
-    @property
-    def room(self) -> int | None:
-        return None if self.limit is None else self.limit - self.total
-
-    @property
-    def is_nearly_full(self) -> bool:
-        return self.limit is not None and self.total > NEARLY * self.limit
-
-
-def _beginning(text: str) -> str:
-    words = " ".join(text[: 2 * SHOWN].split())
-    return words if len(words) <= SHOWN else words[:SHOWN].rstrip() + "…"
-
-
-def context_text(use: ContextUse) -> str:
-    draft = f" + ~{use.estimated:,}" if use.estimated else ""
-    if use.limit is None:
-        return "" if use.used is None else f"context: {use.used:,}{draft} tokens"
-    if use.used is None:
-        whole = f"{use.limit:,} tokens"
-        return f"context: ~{use.estimated:,} of {whole}" if use.estimated else f"context: {whole}"
-    return f"context: {use.used:,}{draft} of {use.limit:,} tokens"
-
-
-def context_short(use: ContextUse) -> str:
-    """The same in a narrow window."""
-    return "" if use.limit is None else f"{use.total:,} / {use.limit:,}"
-
-
-def context_warning(use: ContextUse) -> str:
-    """What would be refused or cut off, or ""."""
-    if use.limit is None or use.room is None:
-        return ""
-    if use.is_stuck:
-        others = (use.used or 0) + use.unanswered - use.longest
-        beside = f" beside {others:,} of other messages" if use.longest < use.limit else ""
-        return (
-            f"The earlier message “{_beginning(use.longest_text)}” is too long: about "
-            f"{use.longest:,} tokens{beside}; the context length is {use.limit:,}. Edit it, start "
-            "a new chat, or increase the context length."
-        )
-    if use.draft and use.room <= 0:
-        return (
-            f"The prompt is too long: about {use.total:,} tokens. Prompt and reply share a "
-            f"{use.limit:,}-token context. {_REMEDY}"
-        )
-    if use.room <= 0:
-        return f"The context is full: {use.total:,} of {use.limit:,} tokens. {_REMEDY}"
-    if use.max_tokens is not None and use.draft and use.room < use.max_tokens:
-        return (
-            f"About {use.room:,} tokens left for the reply (max tokens: {use.max_tokens:,}). "
-            f"It may be truncated. {_REMEDY}"
-        )
-    if use.room < SHORT_REPLY and use.is_nearly_full:
-        return f"About {use.room:,} tokens left: the reply may be truncated. {_REMEDY}"
-    return ""

@@ -19,6 +19,7 @@ from app.features.chat.attachments import droppable
 from app.features.chat.controller import ChatController
 from app.features.chat.conversation import Role
 from app.features.chat.draft import Draft
+from app.features.chat.edits import Edits
 from app.features.chat.file_actions import ChatTransfer, FileRecovery
 from app.features.chat.inspector import ReplyInspector, Steps
 from app.features.chat.inspector_view import InspectorView
@@ -88,6 +89,7 @@ class ChatPage(QWidget):
         self.branches = BranchPopover(self)
         self.transfer = ChatTransfer(controller, self)
         self.context_notice, self.file_notice = Notice("warning"), Notice("error")
+        self.edits = Edits(controller, self.transcript)
         self.draft = Draft(controller, self.composer, self.context_notice, self)
         self.file = FilePopover(self)
         self.setAcceptDrops(True)

@@ -63,7 +63,6 @@ class Presenter(QObject):
         page.list.export_requested.connect(page.transfer.export_one)
         page.composer.stop_requested.connect(controller.stop)
         page.composer.regenerate_requested.connect(lambda: controller.regenerate())
-        transcript.edit.connect(controller.edit)
         transcript.regenerate.connect(controller.regenerate)
         transcript.continue_reply.connect(controller.continuation.start)
         transcript.version.connect(controller.step_version)
@@ -128,6 +127,7 @@ class Presenter(QObject):
             self._page.actions_changed.emit()
         self._page.composer.set_busy(self._controller.is_busy)
         self._page.draft.show_context()
+        self._page.edits.show_refusals()
         if self._controller.current.messages:
             return
         model, state = self._controller.engine.model, str(self._controller.engine.state)

@@ -18,7 +18,7 @@ from app.features.chat.attachments import (
     message_content,
     read_attachment,
 )
-from app.features.chat.draft import ContextUse, context_short, context_text, context_warning
+from app.features.chat.context_use import ContextUse, context_short, context_text, context_warning
 from engine.messages import TokensCounted
 from tests.app.chat_fixtures import Chat, chat
 from tests.figures import numbers
@@ -295,7 +295,7 @@ def test_without_a_model_the_size_is_a_guess(qtbot: QtBot, chat: Chat) -> None:
     chat.engine.set_state("loading")
     chat.page.composer.set_text("x" * 400)
     QApplication.processEvents()
-    chat.page.draft.count()
+    chat.page.draft.counts.count()
     assert chat.page.draft.num_tokens == 101
     chat.engine.set_state("ready")
     assert chat.page.draft.num_tokens == 1
@@ -332,3 +332,39 @@ def test_a_message_that_was_refused_is_counted_and_said_to_be_in_the_way(
     chat.engine.finish("2")
     chat.settle()
     assert "~" not in chat.page.composer.context.lines[0]
+
+
+def test_an_edit_that_cannot_fit_stays_in_its_editor(qtbot: QtBot, chat: Chat) -> None:
+    for text in ("One", "Two"):
+        chat.ask(text, "Fine")
+    first, second = chat.page.transcript.views[0], chat.page.transcript.views[2]
+    assert isinstance(first, UserMessageView) and isinstance(second, UserMessageView)
+    long, sent = "word " * 7500, len(chat.engine.order)
+    for view in (first, second):
+        view.begin_edit()
+        assert view._editor is not None
+    for counted in (False, True):  # Enter follows a paste at once, or when it is counted
+        for view in (first, second):
+            view._editor.input.setPlainText(long)
+        if counted:
+            qtbot.waitUntil(first._editor._send.isEnabled)  # the second follows 804 tokens
+            qtbot.waitUntil(lambda: 8304 in numbers(second._editor._hint.text()))
+        qtbot.keyClick(second._editor.input, Qt.Key.Key_Return)
+        chat.settle()
+        assert len(chat.engine.order) == sent and second.edited_text == long.strip()
+        assert not second._editor._send.isEnabled()
+    second._editor.input.setPlainText("word " * 20)
+    qtbot.keyClick(second._editor.input, Qt.Key.Key_Return)
+    chat.settle()
+    assert len(chat.engine.order) == sent + 1 and chat.page.transcript.edited == [first]
+    qtbot.keyClick(first._editor.input, Qt.Key.Key_Return)  # while the reply is open
+    chat.settle()
+    assert first.edited_text == long.strip() and not first._editor._send.isEnabled()
+    chat.engine.finish("2")
+    chat.settle()
+    assert first._editor._send.isEnabled()
+    qtbot.keyClick(first._editor.input, Qt.Key.Key_Return)
+    chat.settle()
+    assert len(chat.engine.order) == sent + 2
+    assert chat.controller.current.path()[0].text == long.strip()
+    chat.engine.finish("3")
