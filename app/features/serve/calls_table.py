@@ -11,7 +11,7 @@ from PySide6.QtWidgets import QHeaderView, QTableView
 
 from app.clients.look import OUR_PATH
 from app.server.call_log import KEPT, CallLog, CallRecord
-from engine.units import NOTHING, clock_text
+from engine.units import NOTHING, clock_text, duration_text
 from widgets.controls.tables import HeadingFonts, Index, RowTable, dress_table
 from widgets.theme.fonts import scaled
 from widgets.theme.theme import SPACE_2, figure_font, theme, theme_notifier
@@ -32,9 +32,9 @@ COLUMNS = (
            tip="HTTP status and error"),
     Column("Tokens", lambda r: NOTHING if r.num_tokens is None else f"{r.num_tokens:,}", 62, True,
            "Output tokens"),
-    Column("TTFT, ms", lambda r: _ms(r.ttft_s), 78, True,
+    Column("TTFT", lambda r: duration_text(r.ttft_s), 78, True,
            "Time from request arrival to first token"),
-    Column("Total, ms", lambda r: _ms(r.duration_s), 80, True, "End-to-end latency"),
+    Column("Total", lambda r: duration_text(r.duration_s), 80, True, "End-to-end latency"),
     Column("Client", lambda r: r.client, 136, tip="Client address and port"),
 )  # fmt: skip
 """Columns; the status stays visible in narrow windows."""
@@ -58,12 +58,6 @@ def _whole(record: CallRecord) -> str:
     """The full text of a call."""
     cells = ((column.title, column.text(record)) for column in COLUMNS)
     return "\n".join(f"{title}: {text}" for title, text in cells if text not in ("", NOTHING))
-
-
-def _ms(seconds: float | None) -> str:
-    if seconds is None:
-        return NOTHING
-    return f"{1e3 * seconds:,.1f}" if seconds < 1 else f"{1e3 * seconds:,.0f}"
 
 
 class CallsTable(RowTable[CallRecord]):

@@ -16,6 +16,7 @@ from app.features.inspect.log_view import LogFilter, LogModel
 from app.features.serve.calls_table import CallsTable
 from app.log import LogLine
 from app.server.call_log import KEPT, CallLog, CallRecord
+from engine.units import NOTHING
 from widgets.chat.conversation_list import ConversationModel
 from widgets.chat.records import ConversationRecord
 from widgets.plot.table import ValuesDialog, ValuesTable
@@ -76,6 +77,17 @@ def test_the_calls_of_a_server(watched: list[QAbstractItemModelTester]) -> None:
     called(KEPT - 2, "/v1/chat/completions")
     called(KEPT, "/v1/chat/completions")
     assert table.rowCount() == KEPT
+
+
+def test_a_call_shows_its_times_in_the_unit_of_each() -> None:
+    log = CallLog()
+    log.end(CallRecord(0, 1.7e9, "127.0.0.1", "POST", "/v1/completions", 200, 81.294, 9, 0.0635))
+    log.end(CallRecord(0, 1.7e9, "127.0.0.1", "GET", "/v1/files", 404, 0.00085))
+    table = CallsTable(log)
+    table.renew()
+    times = [CallsTable.HEADINGS.index(name) for name in ("TTFT", "Total")]
+    shown = [[table.index(row, column).data() for column in times] for row in range(2)]
+    assert shown == [[NOTHING, "850 µs"], ["63.5 ms", "81 s"]]
 
 
 def test_the_conversations(watched: list[QAbstractItemModelTester]) -> None:
