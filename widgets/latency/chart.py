@@ -47,7 +47,9 @@ def gaps_text(latency: ReplyLatency) -> str:
         return "Only one token: no inter-token gaps."
     longest = float(latency.gap_seconds.max())
     slow = latency.slow_gaps
-    figures = f"median {duration_text(latency.usual_s)}, max {duration_text(longest)}"
+    figures = duration_text(longest)
+    if len(latency.gaps) > 1:
+        figures = f"median {duration_text(latency.usual_s)}, max {figures}"
     text = f"{counted(len(latency.gaps), 'gap')} ({len(slow):,} slow): {figures}."
     unknown = sum(gap.reason is None for gap in slow)
     if unknown:

@@ -39,7 +39,7 @@ class LatencyChart(TimeChart):
     change as a level line.
 
     Fewer than 100 samples have no p99: the line is their maximum then, labelled "max of 12": older
-    dots, and those that began before the last change, may be higher."""
+    dots, and those that began before the last change, may be higher. A single one is "1 sample"."""
 
     def __init__(
         self,
@@ -104,7 +104,8 @@ class LatencyChart(TimeChart):
                 if value is not None and self.is_shown(key):
                     labels.append(self.end_label(key, value))
             if shown.p99 is None:
-                name = f"max of {shown.num_samples:,}"
+                count = shown.num_samples
+                name = "1 sample" if count == 1 else f"max of {count:,}"
                 labels = [replace(one, label=name) if one.label == "p99" else one for one in labels]
         ghost = self.data.newest(BEFORE, now, self.shown_s)
         if ghost is not None and self.is_shown(BEFORE):

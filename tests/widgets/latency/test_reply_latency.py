@@ -159,6 +159,14 @@ def test_without_its_steps_the_request_s_own_times_remain() -> None:
     assert expired != gap_text(run.latency(), 9, NAMES.__getitem__) and "200 ms" in expired
 
 
+def test_a_single_gap_has_neither_median_nor_max() -> None:
+    run = Run()
+    run.step(prefill("me", 5))
+    run.decode(1)
+    said = gaps_text(run.latency())
+    assert said.startswith("1 gap") and said.count("10 ms") == 1
+
+
 def test_a_reply_of_one_token_has_no_gaps() -> None:
     run = Run()
     run.step(prefill("me", 5))

@@ -50,6 +50,15 @@ def test_few_samples_have_a_max_instead_of_a_p99(qtbot, clock: RedrawClock) -> N
     assert labels == {"p50": "100", "max of 2": "120"}
 
 
+def test_a_single_sample_is_no_max(qtbot, clock: RedrawClock) -> None:
+    chart = latency_chart("TTFT", clock)
+    qtbot.addWidget(chart)
+    take(chart, [Sample(NOW - 3, 0.080)])
+    chart.redraw()
+    labels = {label.label: label.value for label in chart.view.end_labels}
+    assert labels == {"p50": "80", "1 sample": "80"}
+
+
 def test_a_max_says_of_how_many_samples_where_older_ones_are_higher(
     qtbot, clock: RedrawClock
 ) -> None:
