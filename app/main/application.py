@@ -226,7 +226,7 @@ class Application(QObject):
             make_runs_page(
                 bridge, settings, session, models, trash, self.engine_settings, self._go_on
             ),
-            ServerPage(bridge, settings, session, self.metrics),
+            ServerPage(bridge, settings, session, self.metrics, self._clock),
         )
 
     def _make_window(self) -> None:

@@ -154,7 +154,7 @@ def screen(application: Application) -> dict[str, list[Read]]:
 def _read_all(application: Application) -> dict[str, list[Read]]:
     shown = header(application.strip)
     card = application.pages.server.cards.local
-    card.renew()
+    card.redraw()
     is_here = not application.bridge.is_remote
     charts = {"dock": application.charts, "Tune": application.pages.tune.charts}
     found: dict[str, list[Read]] = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Literal, NamedTuple
@@ -135,6 +136,13 @@ def header_values(store: MetricStore, now: float) -> dict[str, Value]:
         if words := not_reported(snapshot, part):
             values[key] = Value(NOTHING, why_not=words)
     return values
+
+
+def changes_by_itself(values: Mapping[str, Value]) -> bool:
+    """Whether figures of the header change without a snapshot: a rate is still falling, or a
+    latency grows old."""
+    ages = any(values[key].is_firm for key in ("ttft", "itl", "hits"))
+    return ages or values["output"].text not in (NOTHING, "0")
 
 
 def latency_text(ms: float | None) -> str:

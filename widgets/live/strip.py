@@ -21,12 +21,13 @@ from PySide6.QtGui import (
 from PySide6.QtWidgets import QFrame, QSizePolicy, QToolTip, QWidget
 
 from engine.snapshot import EngineSnapshot
-from engine.units import NOTHING, bytes_text, duration_text
+from engine.units import bytes_text, duration_text
 from widgets.live.figures import (
     EMPTY,
     FIGURES,
     Figure,
     StateKind,
+    changes_by_itself,
     device_text,
     draw_sparkline,
     header_values,
@@ -161,8 +162,7 @@ class StatStrip(QFrame):
 
     def wants_redraw(self) -> bool:
         """Whether there is something new, a rate is still falling, or a latency grows old."""
-        ages = any(self._values[key].is_firm for key in ("ttft", "itl", "hits"))
-        return self._dirty or ages or self._values["output"].text not in (NOTHING, "0")
+        return self._dirty or changes_by_itself(self._values)
 
     def redraw(self) -> None:
         """Update the figures at a beat of the clock, a new state at once; paint what changed."""

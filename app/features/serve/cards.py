@@ -17,6 +17,7 @@ from app.link.bridge import EngineBridge
 from widgets.controls.frames import scroll_area
 from widgets.controls.layouts import STRETCH, dressed, vbox, wrapped
 from widgets.live.metric_store import MetricStore
+from widgets.plot.clock import RedrawClock
 from widgets.theme.fonts import scaled
 from widgets.theme.theme import SPACE_2, SPACE_4
 
@@ -40,15 +41,16 @@ class EngineCards(QWidget):
         bridge: EngineBridge,
         store: ConnectionStore,
         metrics: MetricStore,
+        clock: RedrawClock,
         in_use: Callable[[], str],
     ) -> None:
         super().__init__()
         self._bridge, self._store, self._in_use = bridge, store, in_use
-        self._metrics = metrics
+        self._metrics, self._clock = metrics, clock
         self._watchers: dict[str, Watcher] = {}
         self._keys: dict[str, str] = {}  # that the watchers have
         self.cards: dict[str, ConnectionCard] = {}
-        self.local = LocalCard(bridge, metrics)
+        self.local = LocalCard(bridge, metrics, clock)
         self.local.use_wanted.connect(self.back_wanted)
         self.empty = wrapped("muted", EMPTY)
         self._note = dressed(QFrame(), notice="info")
@@ -93,7 +95,7 @@ class EngineCards(QWidget):
             lambda probe: store.update(known, server_type=probe.server_type, version=probe.version)
         )
         self._keys[connection.id] = key
-        card = self.cards[connection.id] = ConnectionCard(watcher, self._metrics)
+        card = self.cards[connection.id] = ConnectionCard(watcher, self._metrics, self._clock)
         card.use_wanted.connect(partial(self.use_wanted.emit, connection))
         card.edit_wanted.connect(partial(self.edit_wanted.emit, known))
         card.watch_toggled.connect(lambda is_on: store.update(known, is_watched=is_on))

@@ -18,7 +18,7 @@ from engine.errors import ErrorInfo
 from widgets.live.metric_store import RATE_S, SPAN_S
 from widgets.live.trends import StatTrends
 
-EVERY_MS = 1500
+POLL_MS = 1500
 ASKED_EVERY = 5
 """Polls between two probes, while the server type is unknown."""
 
@@ -172,7 +172,7 @@ class Watcher(QObject):
         self._polls = 0
         self._looker: Looker | None = None
         self._task: Task | None = None
-        self._timer = QTimer(self, interval=EVERY_MS)
+        self._timer = QTimer(self, interval=POLL_MS)
         self._timer.timeout.connect(self.look)
 
     @property

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from PySide6.QtCore import QRectF, QSize, QTimer, Signal
-from PySide6.QtGui import QColor, QHideEvent, QPainter, QPaintEvent, QShowEvent
+from PySide6.QtCore import QRectF, QSize, Signal
+from PySide6.QtGui import QColor, QPainter, QPaintEvent, QShowEvent
 from PySide6.QtWidgets import QCheckBox, QFrame, QLabel, QSizePolicy, QWidget
 
 from app.clients.target import LinkState, ServerType
-from app.features.serve.connections import TREND, Watcher
+from app.features.serve.connections import POLL_MS, TREND, Watcher
 from app.features.serve.parts import Figure, FigureRow, StateLine
 from app.link.bridge import EngineBridge
 from engine.snapshot import EngineSnapshot
@@ -19,12 +19,14 @@ from widgets.live.figures import (
     LATENCY_SPAN,
     StateKind,
     Value,
+    changes_by_itself,
     draw_sparkline,
     header_values,
     state_text,
 )
 from widgets.live.metric_store import RATE_S, SPAN_S, MetricStore
 from widgets.live.trends import StatTrends
+from widgets.plot.clock import RedrawClock
 from widgets.theme.theme import SPACE_1, SPACE_2, SPACE_3, restyle, theme, theme_notifier
 
 _POLLED = f"over {duration_text(SPAN_S)}"
@@ -86,17 +88,19 @@ class TrendLine(QWidget):
 
 class EngineCard(QFrame):
     """Base of the cards. An engine that the window uses shows the figures of the header (`store`),
-    renewed as often."""
+    at the same beats of `clock`."""
 
     use_wanted = Signal()
 
     def __init__(
-        self, title: str, place: str, kind: str, use: str, store: MetricStore, trends: StatTrends,
-        key: str,
+        self, title: str, place: str, kind: str, use: str, store: MetricStore, clock: RedrawClock,
+        trends: StatTrends, key: str,
     ) -> None:  # fmt: skip
         super().__init__()
         dressed(self, title, panel=True)
-        self.store = store
+        self.store, self._clock = store, clock
+        self._shown: EngineSnapshot | None = None  # of the store, whose figures are shown
+        self._values: dict[str, Value] = {}  # the header's, at that time
         self.mark = dressed(QLabel("in use"), badge="live")
         self.mark.hide()
         self.place = ElidedLine("text_muted")
@@ -106,17 +110,21 @@ class EngineCard(QFrame):
         self.trend = TrendLine(trends, key)
         self.use = button(use, self.use_wanted.emit)
         self.foot = ButtonRows((self.use,))
-        self._every = QTimer(self, interval=EVERY_MS)
-        self._every.timeout.connect(self.renew)
         badge = dressed(QLabel(kind), badge="neutral")
         vbox(
             hbox(title_line(title), badge, STRETCH, self.mark), self.place, self.state, SPACE_1,
             self.figures, self.trend, STRETCH, SPACE_1, self.foot,
             of=self, spacing=SPACE_1, margins=(SPACE_3, SPACE_2, SPACE_3, SPACE_3),
         )  # fmt: skip
+        clock.add(self)
+
+    @property
+    def is_measured(self) -> bool:
+        """Whether the store has figures of this engine."""
+        return False
 
     def renew(self) -> None:
-        """Show the current state and figures."""
+        """Show the current state, and figures that are not the header's."""
 
     def set_in_use(self, in_use: bool, tip: str) -> None:
         self.mark.setVisible(in_use)
@@ -124,19 +132,31 @@ class EngineCard(QFrame):
         self.use.setToolTip(tip)
         restyle(self.use, kind="" if in_use else "primary")
 
+    def wants_redraw(self) -> bool:
+        if not self.is_measured:
+            return False
+        return self.store.snapshot is not self._shown or changes_by_itself(self._values)
+
+    def redraw(self) -> None:
+        """Like the header: a new state at once, figures at a beat of the clock."""
+        self.renew()
+        if self._clock.is_beat:
+            self.show_measured()
+
     def showEvent(self, event: QShowEvent) -> None:
         super().showEvent(event)
-        self._every.start()
         self.renew()
+        self.show_measured()
+        self._clock.wake()
 
-    def hideEvent(self, event: QHideEvent) -> None:
-        super().hideEvent(event)
-        self._every.stop()
-
-    def show_measured(self, snapshot: EngineSnapshot) -> None:
-        """Show what the header shows. `snapshot`: the store's newest."""
+    def show_measured(self) -> None:
+        """Show what the header shows of the store's newest snapshot."""
+        snapshot = self.store.snapshot
+        if snapshot is None or not self.is_measured:
+            return
         now = self.store.time.now()
         values = header_values(self.store, now)
+        self._shown, self._values = snapshot, values
         output, ttft, itl = values["output"], values["ttft"], values["itl"]
         self.figures.show_values(
             {
@@ -166,18 +186,17 @@ class ConnectionCard(EngineCard):
     edit_wanted = Signal()
     watch_toggled = Signal(bool)
 
-    def __init__(self, watcher: Watcher, store: MetricStore) -> None:
+    def __init__(self, watcher: Watcher, store: MetricStore, clock: RedrawClock) -> None:
         connection = watcher.connection
         super().__init__(
             connection.name, connection.base_url, connection.kind, "Use this engine",
-            store, watcher.trends, TREND,
+            store, clock, watcher.trends, TREND,
         )  # fmt: skip
         self.watcher = watcher
         self._is_in_use = False
-        self.watch = dressed(
-            QCheckBox("Poll in background"),
-            tip="Poll metrics every 1.5 s, even while this page is hidden",
-        )  # fmt: skip
+        every = duration_text(POLL_MS / 1e3)
+        tip = f"Poll metrics every {every}, even while this page is hidden"
+        self.watch = dressed(QCheckBox("Poll in background"), tip=tip)
         self.watch.setChecked(connection.is_watched)
         self.watch.toggled.connect(self.watch_toggled)
         self.foot.add(self.watch)
@@ -191,6 +210,13 @@ class ConnectionCard(EngineCard):
         if in_use != self._is_in_use:
             self._is_in_use = in_use
             self.renew()
+            self.show_measured()
+
+    @property
+    def is_measured(self) -> bool:
+        # of other servers the header has this window's requests only
+        is_ours = self.watcher.connection.server_type is ServerType.INFERDECK
+        return self._is_in_use and is_ours and self.store.snapshot is not None
 
     def renew(self) -> None:
         watcher = self.watcher
@@ -201,11 +227,9 @@ class ConnectionCard(EngineCard):
             if not figures.has_metrics:
                 words += " · no metrics"
         self.state.say(words, KINDS[state])
-        # of other servers the header has this window's requests only
-        is_ours = self._is_in_use and watcher.connection.server_type is ServerType.INFERDECK
-        if is_ours and self.store.snapshot is not None:
-            self.show_measured(self.store.snapshot)
+        if self.is_measured:
             return
+        self._shown = None
         self.figures.show_values(figures.texts() if figures is not None else {})
         self.figures.set_muted(state is not LinkState.LIVE)
         for figure in FIGURES:
@@ -213,29 +237,38 @@ class ConnectionCard(EngineCard):
         self.trend.follow(watcher.trends, TREND)
 
 
-EVERY_MS = 500
 TITLE = "This machine"
 
 
 class LocalCard(EngineCard):
     """Follows the bridge while it uses the local engine."""
 
-    def __init__(self, bridge: EngineBridge, store: MetricStore) -> None:
+    def __init__(self, bridge: EngineBridge, store: MetricStore, clock: RedrawClock) -> None:
         super().__init__(
-            TITLE, "local engine", "Inferdeck", "Use local engine", store, store.trends, "output"
-        )
+            TITLE, "local engine", "Inferdeck", "Use local engine", store, clock, store.trends,
+            "output",
+        )  # fmt: skip
         self._bridge = bridge
         bridge.state_changed.connect(lambda state: self.renew())
         self.renew()
 
+    @property
+    def is_measured(self) -> bool:
+        return self._has_model and self.store.snapshot is not None
+
+    @property
+    def _has_model(self) -> bool:
+        bridge = self._bridge
+        return not bridge.is_remote and bridge.is_ready and bridge.model is not None
+
     def renew(self) -> None:
         bridge, snapshot = self._bridge, self.store.snapshot
-        if not bridge.is_remote and bridge.is_ready and bridge.model is not None:
+        if self._has_model and bridge.model is not None:
             self.place.set_text(f"{bridge.model.name} (this window)")
             if snapshot is not None:
                 self.state.say(*state_text(snapshot))
-                self.show_measured(snapshot)
             return
+        self._shown = None
         self.figures.show_values({})
         self.place.set_text("local engine")
         away = "unloaded while another engine is in use"

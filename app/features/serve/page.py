@@ -24,6 +24,7 @@ from widgets.controls.layouts import button, vbox, wrapped
 from widgets.controls.notice import Toast
 from widgets.controls.text import set_key_tip
 from widgets.live.metric_store import MetricStore
+from widgets.plot.clock import RedrawClock
 from widgets.theme.icons import set_icon
 from widgets.theme.theme import SPACE_1, restyle
 
@@ -132,6 +133,7 @@ class ServerPage(QWidget):
         settings: SettingsStore,
         session: ModelSession,
         metrics: MetricStore,
+        clock: RedrawClock,
     ) -> None:
         super().__init__()
         self._settings = settings
@@ -146,7 +148,7 @@ class ServerPage(QWidget):
         self.switch = EngineSwitch(
             bridge, session, self.store, self.serving.is_own, lambda: self.serving.is_on, self
         )
-        self.cards = EngineCards(bridge, self.store, metrics, lambda: self.switch.used_id)
+        self.cards = EngineCards(bridge, self.store, metrics, clock, lambda: self.switch.used_id)
         self.toast = Toast(self)
         self.connections = ConnectionsPanel(self.store, self.toast)
         self._right = QStackedWidget()

@@ -149,7 +149,7 @@ def test_a_deleted_one_comes_back_with_its_key(
 def test_a_server_that_goes_away_is_seen_and_its_figures_stay(
     qtbot: QtBot, page: ServerPage, elsewhere: Elsewhere, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("app.features.serve.connections.EVERY_MS", 100)
+    monkeypatch.setattr("app.features.serve.connections.POLL_MS", 100)
     write(page, "lab", elsewhere.url, KEY)
     page.connections.test()
     wait_for_result(qtbot, page)
@@ -164,7 +164,7 @@ def test_a_server_that_goes_away_is_seen_and_its_figures_stay(
 def test_one_that_was_down_is_recognised_when_it_comes_up(
     qtbot: QtBot, page: ServerPage, elsewhere: Elsewhere, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("app.features.serve.connections.EVERY_MS", 50)
+    monkeypatch.setattr("app.features.serve.connections.POLL_MS", 50)
     port = int(elsewhere.url.rsplit(":", 1)[1])
     elsewhere.server.stop()
     write(page, "lab", elsewhere.url, KEY)
