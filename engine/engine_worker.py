@@ -238,7 +238,7 @@ class EngineWorker(threading.Thread):
                 self._stopping.set()
 
     def _load(self, config: EngineConfig, cancel: threading.Event) -> None:
-        before = None if self._engine is None else self._engine.config
+        before = None if self._engine is None else self._engine.chosen_config
         if before is not None and not self._can_open(config, before):
             return
         self._close_engine(replaced_by(config))

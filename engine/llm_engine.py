@@ -69,6 +69,7 @@ class LLMEngine:
         self._num_added = itertools.count()
         self._seeds = random.Random(config.seed)
         self._host = ModelHost(config, progress, cancelled)
+        self._chosen_budget = config.max_num_batched_tokens
         self._loop = StepLoop(self._host, clock)
         self._settings_since = clock()
 
@@ -78,6 +79,11 @@ class LLMEngine:
     def config(self) -> EngineConfig:
         """The configuration in force, with all that it left open resolved."""
         return self._host.config
+
+    @property
+    def chosen_config(self) -> EngineConfig:
+        """`config` for another load: the token budget is as chosen, None where it was measured."""
+        return self.config.replace(max_num_batched_tokens=self._chosen_budget)
 
     @property
     def model_info(self) -> ModelInfo:
@@ -281,7 +287,7 @@ class LLMEngine:
         if change is not None:
             self._loop.settle()
         if change is Change.RELOAD:
-            wanted = self._host.without_budget(wanted, changes)
+            wanted = self.chosen_config.replace(**changes)
         elif wanted.max_num_batched_tokens is None:
             self._loop.threads.rest()
             with _nothing_changed():
@@ -301,6 +307,7 @@ class LLMEngine:
                 self._loop.refit(resolved, self._host.plan_for(resolved, checkpoint))
             with self._exchange():
                 self._host.reload(resolved, checkpoint, progress, cancelled)
+        self._chosen_budget = changes.get("max_num_batched_tokens", self._chosen_budget)
         return change
 
     @contextmanager

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Collection
 from functools import partial
 from typing import NamedTuple
 
@@ -137,14 +136,6 @@ class ModelHost:
             budget = measured_budget(self.config, runner)
             assembly.info = dataclasses.replace(assembly.info, token_budget=budget)
         return config.replace(max_num_batched_tokens=budget.tokens)
-
-    def without_budget(self, config: EngineConfig, chosen: Collection[str]) -> EngineConfig:
-        """`config` with the token budget left open for another measurement, where the one in force
-        was measured and is not among the settings `chosen` now."""
-        name, budget = "max_num_batched_tokens", self.info.token_budget
-        if name in chosen or budget is None or budget.tokens != self.config.max_num_batched_tokens:
-            return config
-        return config.replace(max_num_batched_tokens=None)
 
     def use(self, config: EngineConfig) -> None:
         """Apply live settings; capture graphs if more requests may run."""

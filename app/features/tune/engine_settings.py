@@ -206,8 +206,11 @@ class EngineSettingsPanel(QWidget):
     def show_command(self) -> None:
         """The settings as command lines of other servers."""
         if self.model.applied is not None:
-            # dtype auto stays auto: the server's device may differ
-            config = self.model.applied.replace(dtype=self.model.chosen_value("dtype"))
+            # auto stays auto: the server's device may differ, and the budget was measured for the
+            # kernels here. Whether another machine's budget was chosen is not reported.
+            names = ("dtype",) if self._bridge.is_remote else ("dtype", "max_num_batched_tokens")
+            chosen = {name: self.model.chosen_value(name) for name in names}
+            config = self.model.applied.replace(**chosen)
             plan = self._bridge.plan
             facts = Facts(
                 self._capacity, self.model.applied.dtype, 0 if plan is None else plan.host_layers

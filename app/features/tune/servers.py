@@ -99,7 +99,7 @@ def tensorrt_llm_command(config: EngineConfig, facts: Facts = NO_FACTS) -> Serve
         DRAFTS_TENSORRT_LLM, ["trtllm-serve", config.model],
     )  # fmt: skip
     made.add("--max_batch_size", "max_num_seqs", always=True)
-    if config.max_num_batched_tokens is not None:
+    if config.max_num_batched_tokens is not None or not config.enable_chunked_prefill:
         made.words += ["--max_num_tokens", config.step_token_limit]
     made.add("--max_seq_len", "max_model_len")
     made.add("--tp_size", "tensor_parallel_size")
@@ -150,7 +150,7 @@ FLAGS = (
 """Settings with the same meaning in vLLM."""
 
 ALWAYS = ("dtype", "max_model_len", "max_num_seqs", "max_num_batched_tokens")
-"""Always written: vLLM's defaults differ or depend on the machine."""
+"""Always written where not auto: vLLM's defaults differ or depend on the machine."""
 
 
 def vllm_command(config: EngineConfig, facts: Facts = NO_FACTS) -> ServerCommand:

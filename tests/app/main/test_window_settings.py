@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from PySide6.QtCore import Qt
+from PySide6.QtCore import QCoreApplication, QEvent, Qt
 from PySide6.QtGui import QAction, QGuiApplication
 from PySide6.QtWidgets import QApplication, QInputDialog, QMenu
 from pytestqt.qtbot import QtBot
@@ -192,6 +192,27 @@ def test_a_servers_command_is_copied_with_what_it_lacks(
         assert "Batching (static)" in copied and server in copied
         assert VERIFY in copied
     dialog.reject()
+
+
+def copied_command(application: Application) -> str:
+    application.engine_settings.show_command()
+    [dialog] = application.window.findChildren(ServerDialog)
+    dialog.choose("vLLM")
+    dialog.copy_button.click()
+    dialog.reject()
+    dialog.deleteLater()
+    QCoreApplication.sendPostedEvents(None, QEvent.Type.DeferredDelete)
+    return QGuiApplication.clipboard().text()
+
+
+def test_a_budget_is_copied_where_it_was_chosen(qtbot: QtBot, application: Application) -> None:
+    open_model(qtbot, application)
+    config = application.bridge.config
+    assert config is not None and config.max_num_batched_tokens == 512  # of auto
+    assert "--max-num-batched-tokens" not in copied_command(application)
+    with qtbot.waitSignal(application.bridge.reconfigured, timeout=3000):
+        application.engine_settings.choose("max_num_batched_tokens", 256)
+    assert "--max-num-batched-tokens 256" in copied_command(application)
 
 
 def choose_setting(qtbot: QtBot, application: Application, name: str, value: float) -> None:

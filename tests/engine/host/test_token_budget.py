@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Iterable
 from typing import Any, cast
 
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 
 from engine import LLMEngine
 from engine.config import LARGEST_BUDGET, EngineConfig
+from engine.errors import ConfigError
 from engine.host import token_budget
 from engine.host.token_budget import CHOICES, LIMIT_S, measured_budget
 from engine.runner.model_runner import ModelRunner
@@ -113,6 +115,28 @@ def test_what_is_left_open_is_measured_at_each_load(
     assert budget is not None and engine.config.max_num_batched_tokens == budget.tokens == 64
     assert engine.reconfigure(max_num_batched_tokens=None) is None
     assert engine.generate([[1, 2, 3]], SamplingParams(temperature=0, max_tokens=2))[0].token_ids
+
+
+def test_auto_stays_auto_where_a_load_measures_nothing(
+    make_engine: MakeEngine, measured: list[int]
+) -> None:
+    """As on a GPU: a later load on a CPU measures."""
+    engine = make_engine(max_num_batched_tokens=None)
+    unmeasured = dataclasses.replace(engine.model_info, token_budget=None)
+    engine._host.assembly.info = unmeasured
+    assert engine.chosen_config.max_num_batched_tokens is None
+    engine.reconfigure(seed=1)
+    assert engine.config.max_num_batched_tokens == 128
+    with pytest.raises(ConfigError):
+        engine.reconfigure(max_num_batched_tokens=99, max_model_len=10**9)
+    assert engine.chosen_config.max_num_batched_tokens is None
+
+
+def test_the_measured_number_can_be_chosen(make_engine: MakeEngine, measured: list[int]) -> None:
+    engine = make_engine(max_num_batched_tokens=None)
+    assert engine.reconfigure(max_num_batched_tokens=256) is None  # it is in force
+    engine.reconfigure(seed=1)
+    assert engine.config.max_num_batched_tokens == 256 and measured == [128, 64]
 
 
 def test_what_is_chosen_is_not_measured(make_engine: MakeEngine, measured: list[int]) -> None:

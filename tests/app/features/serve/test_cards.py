@@ -18,7 +18,6 @@ from tests.figures import numbers
 from tests.widgets.synthetic import snapshot
 from widgets.live.metric_store import MetricStore
 from widgets.live.strip import StatStrip
-from widgets.plot.clock import RedrawClock
 
 OURS = ServerType.INFERDECK
 

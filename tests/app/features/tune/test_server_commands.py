@@ -99,8 +99,17 @@ def test_tensorrt_llm_takes_the_rest_from_a_file() -> None:
         "  enable_block_reuse: false",
         "  tokens_per_block: 16",
     ]
-    whole = tensorrt_llm_command(BASE.replace(enable_chunked_prefill=False))
-    assert option(whole, "--max_num_tokens") == str(4096 + 16)  # a whole prompt in one step
+    for budget in (512, None):
+        whole = BASE.replace(enable_chunked_prefill=False, max_num_batched_tokens=budget)
+        command = tensorrt_llm_command(whole)
+        assert option(command, "--max_num_tokens") == str(4096 + 16)  # a whole prompt in one step
+
+
+@pytest.mark.parametrize("make", SERVERS)
+def test_an_automatic_budget_is_left_to_the_server(make: Any) -> None:
+    command = make(BASE.replace(max_num_batched_tokens=None))
+    flags = ("--max-num-batched-tokens", "--chunked-prefill-size", "--max_num_tokens")
+    assert not set(flags) & set(words(command)) and command.missing == ()
 
 
 def test_a_cache_size_is_given_in_tokens_where_they_are_known() -> None:
