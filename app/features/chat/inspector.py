@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import NamedTuple
 
 from PySide6.QtCore import QObject, QTimer, Signal
 
@@ -32,6 +33,21 @@ NO_BLOCKS_YET = "No KV blocks allocated yet."
 NEVER_ANY = "No KV blocks: the reply ended before it had any."
 
 
+class Explained(NamedTuple):
+    """The latency of a reply. times: as it ended, None while it is generated; latency: None while
+    another thread computes it."""
+
+    times: RequestTimes | None
+    latency: ReplyLatency | None
+
+
+class Pin(NamedTuple):
+    """A reply that the user chose, and the last one at that time."""
+
+    reply: str
+    last: str
+
+
 class ReplyInspector(QObject):
     """Shows the last reply of the conversation, or the one that the user chose until the next one
     begins. `chosen_changed(message id)`: another reply is shown, "" for none."""
@@ -53,10 +69,9 @@ class ReplyInspector(QObject):
         self._blocks = BlockHistory(self._is_of_session)
         self._growing = GrowingLatency()
         self._explaining = LatestTask(self)
-        self._explained: RequestTimes | None = None  # of an ended reply, by now or soon
-        self._latency: ReplyLatency | None = None  # that was shown last
+        self._explained = Explained(None, None)  # what was shown last
         self._latest: EngineSnapshot | None = None
-        self._pinned = self._last = ""
+        self._pin = Pin("", "")
         self.chosen = ""
         """The reply that is shown."""
         self._live = QTimer(self, singleShot=True)
@@ -73,21 +88,23 @@ class ReplyInspector(QObject):
 
     def choose(self, message_id: str) -> None:
         """Show this reply until another one begins."""
-        self._pinned = message_id
+        self._pin = Pin(message_id, "".join(self._replies()[-1:]))
         self.follow()
 
     def follow(self) -> None:
         """Show the chosen reply of the conversation, else its last one."""
-        path = self._controller.current.path()
-        replies = [message.id for message in path if message.role is Role.ASSISTANT]
-        last = replies[-1] if replies else ""
-        if last != self._last:
-            self._last, self._pinned = last, ""
-        chosen = self._pinned if self._pinned in replies else last
+        replies = self._replies()
+        chosen = "".join(replies[-1:])
+        if self._pin.last == chosen and self._pin.reply in replies:
+            chosen = self._pin.reply
         if chosen != self.chosen:
             self.chosen = chosen
             self.chosen_changed.emit(chosen)
         self.refresh()
+
+    def _replies(self) -> list[str]:
+        path = self._controller.current.path()
+        return [message.id for message in path if message.role is Role.ASSISTANT]
 
     def _is_of_session(self, reply_id: str) -> bool:
         return self._controller.generation.conversation_of(reply_id) is not None
@@ -113,8 +130,8 @@ class ReplyInspector(QObject):
     def _is_ending(self, message: Message) -> bool:
         """Whether a long reply was generated until now. It is being saved, and the causes of its
         last gaps are looked for: what the panel shows of it can wait."""
-        shown = self._latency
-        if shown is None or self._explained is not None or len(shown.gaps) <= AT_ONCE:
+        times, shown = self._explained
+        if shown is None or times is not None or len(shown.gaps) <= AT_ONCE:
             return False
         is_over = self._controller.generation.progress(message.id) is None
         return is_over and shown.request_id == message.id
@@ -159,9 +176,9 @@ class ReplyInspector(QObject):
             prompt = Prompt(request.num_prompt_tokens + given, request.num_cached_tokens)
         self._show_phases(times, prompt)
         if times.tokens:
-            self._latency = self._growing.update(self.chosen, times, self._steps_of(times))
-            self._explained = None
-            self.view.show_latency(self._latency)
+            latency = self._growing.update(self.chosen, times, self._steps_of(times))
+            self._explained = Explained(None, latency)
+            self.view.show_latency(latency)
         self._show_blocks(message)
         self.view.drafts.show_tokens(self._controller.generation.tokens_of(self.chosen))
         cost_ms = 1e3 * (time.perf_counter() - began)
@@ -204,22 +221,24 @@ class ReplyInspector(QObject):
     def _explain(self, times: RequestTimes) -> None:
         """Show the latency of a finished reply. For a long one, continue the analysis from the time
         it was generated, or run it in another thread."""
-        if times is not self._explained:
-            self._explained, self._latency = times, None
+        if times is not self._explained.times:
             self._explaining.cancel()
+            self._explained = Explained(times, None)
             given = self.chosen, times, self._steps_of(times)
             if len(times.tokens) <= AT_ONCE:
-                self._latency = reply_latency(*given)
+                self._explained = Explained(times, reply_latency(*given))
             elif self._growing.request_id == self.chosen:
-                self._latency = self._growing.update(*given)
+                self._explained = Explained(times, self._growing.update(*given))
             else:
-                explain = partial(reply_latency, *given)
-                self._explaining.run(explain, self._got_latency, self._refuse)
-        if self._latency is not None:
-            self.view.show_latency(self._latency)
+                explain, done = partial(reply_latency, *given), partial(self._got_latency, times)
+                self._explaining.run(explain, done, self._refuse)
+        if self._explained.latency is not None:
+            self.view.show_latency(self._explained.latency)
 
-    def _got_latency(self, latency: ReplyLatency) -> None:
-        self._latency = latency
+    def _got_latency(self, times: RequestTimes, latency: ReplyLatency) -> None:
+        if times is not self._explained.times:
+            return  # the reply was continued meanwhile
+        self._explained = Explained(times, latency)
         if latency.request_id == self.chosen and self.view.isVisible():
             self.view.show_latency(latency)
 

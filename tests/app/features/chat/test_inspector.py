@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,9 +17,18 @@ from app.features.chat.inspector import NEVER_ANY, NOT_OF_SESSION
 from app.main.application import Application
 from engine.messages import OutputEvent
 from engine.sampling_params import SamplingParams
-from engine.snapshot import BlockSnapshot, EngineSnapshot, LastBlocks, RequestTimes, TokenEvent
+from engine.snapshot import (
+    BlockSnapshot,
+    EngineSnapshot,
+    FinishReason,
+    LastBlocks,
+    RequestTimes,
+    TokenEvent,
+)
 from engine.units import duration_text
+from tests.app.chat_fixtures import chat_in
 from tests.app.fakes import Script
+from tests.app.features.chat.test_continuation import cut
 from tests.app.window_fixtures import application, ask, reply, script, wait_idle
 from tests.figures import numbers
 from tests.widgets import synthetic
@@ -192,8 +202,41 @@ def test_it_follows_the_last_reply_until_another_is_chosen(
     assert inspector.chosen == first and page.panes.shown.inspector
     page.transcript.requests.latency.emit(first)
     assert not page.panes.shown.inspector
+    this = page.controller.current.id
     page.new_chat()
     assert inspector.chosen == ""
+    page.controller.open(this)
+    assert inspector.chosen == first  # until another one begins
+    page.composer.set_text("three")
+    page.composer.send()
+    wait_idle(qtbot, application)
+    assert inspector.chosen == reply(application).id
+
+
+def test_the_latency_of_an_end_does_not_replace_that_of_a_continued_reply(
+    qtbot: QtBot, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("app.features.chat.inspector.AT_ONCE", 0)
+    with chat_in(tmp_path) as made:
+        inspector, explained = made.page.inspector, []
+        explaining = inspector._explaining
+        monkeypatch.setattr(explaining, "run", lambda *given: explained.append(given))
+        cut(made, FinishReason.ABORT, "one", " two")
+        work, done, _ = explained[-1]
+        made.controller.continuation.start()
+        made.settle()
+        events = tuple(TokenEvent(time, 1) for time in (101.0, 101.1, 101.2, 101.3))
+        running = dataclasses.replace(
+            synthetic.requests(1, 0)[0],
+            request_id=inspector.chosen, times=RequestTimes(100.0, 100.5, events),
+        )  # fmt: skip
+        inspector.take(dataclasses.replace(synthetic.snapshot(101.3), requests=(running,)))
+        inspector._refresh_live()
+        shown = inspector.view.latency._latency
+        assert shown is not None and len(shown.gaps) == 3
+        done(work())  # late
+        assert inspector.view.latency._latency is shown
+        made.engine.finish()
 
 
 def test_a_reply_that_ends_behind_another_page_is_shown_on_return(
