@@ -64,8 +64,8 @@ class Checkpoint:
     """The loaded checkpoint with its possible precisions.
 
     stored: title of its quantization, method: its name; "" if unquantized. weights: predicted bytes
-    by (method, head). disk_bytes: what a load reads. held: number of quantizable weights. rounding:
-    seconds to quantize one weight, by method, measured on this machine.
+    by (method, head). held: number of quantizable weights. rounding: seconds to quantize one
+    weight, by method, measured on this machine.
     """
 
     path: str
@@ -74,7 +74,6 @@ class Checkpoint:
     method: str = ""
     stored: str = ""
     weights: Mapping[tuple[str, str], int] = field(default_factory=dict)
-    disk_bytes: int = 0
     held: int = 0
     rounding: Mapping[str, float] = field(default_factory=dict)
 
@@ -166,7 +165,6 @@ def look_at(config: EngineConfig) -> Checkpoint:
         method=stored.method if stored else "",
         stored=stored.title if stored else "",
         weights={key: size + tables for key, size in weights.items()},
-        disk_bytes=opened.disk_bytes,
         held=sum(math.prod(shape) for shape in shapes),
         rounding={
             method: _seconds_per_weight(method, group) for method in (() if stored else ROUNDED)
@@ -190,10 +188,7 @@ def _seconds_per_weight(method: str, group: int) -> float:
 
 
 MAX_KEPT = 64
-QUIET_LOAD_S, QUIET_BYTES_PER_S = 2.0, 100e6
-"""Upper bound of the estimate for reading weights again: seconds, and bytes per second. Chosen, not
-measured: a first load, from which it is estimated, may have been slow for other reasons."""
-_LOAD = "load"
+_FIRST, _LOAD = "first", "load"
 
 
 class Memory(Protocol):
@@ -225,11 +220,15 @@ class SwitchTimes:
         self._keep(_key(config), seconds)
 
     def learn_load(self, config: EngineConfig, seconds: float) -> None:
-        """Store the time of the first load with `config`, from its first byte."""
-        self._keep(f"{_LOAD} {_key(config)}", seconds)
+        """Store the time of opening the model with `config`. The first one is not counted: it also
+        compiles and measures kernels, which took 40 s of a load of 2 s."""
+        key = _key(config)
+        is_first = f"{_FIRST} {key}" not in self._memory.switch_times
+        self._keep(f"{_FIRST if is_first else _LOAD} {key}", seconds)
 
     def expected(self, config: EngineConfig, checkpoint: Checkpoint | None) -> Expected | None:
-        """Time of a reload with `config`; None if unknown."""
+        """Time of a reload with `config`, from other loads of its model where it was not measured;
+        None without any."""
         known = self._memory.switch_times
         if _key(config) in known:
             return Expected(known[_key(config)], True)
@@ -242,10 +241,7 @@ class SwitchTimes:
         ]
         if not loads:
             return None
-        # a first load also compiles and measures kernels
-        size = checkpoint.disk_bytes
-        most = QUIET_LOAD_S + size / QUIET_BYTES_PER_S if size else math.inf
-        reading = min(max(0.0, min(loads)), most)
+        reading = max(0.0, min(loads))
         return Expected(reading + checkpoint.seconds_to_round(config.quantization), False)
 
     def _keep(self, name: str, seconds: float) -> None:

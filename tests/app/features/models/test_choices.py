@@ -91,6 +91,8 @@ def test_a_change_is_estimated_and_then_known(tmp_path: Path) -> None:
     plain = EngineConfig(model="/m", dtype="bfloat16")
     int8 = plain.replace(quantization="int8")
     assert times.expected(int8, PLAIN) is None  # nothing was loaded yet
+    times.learn_load(plain, 40.0)
+    assert times.expected(int8, PLAIN) is None  # it compiled kernels
     times.learn_load(plain, 6.0)
     expected = times.expected(int8, PLAIN)
     assert expected is not None and expected.seconds == pytest.approx(10.0)
@@ -108,10 +110,9 @@ def test_one_slow_load_decides_no_prediction(slow: float, quiet: list[float]) ->
     """The first one compiles kernels, another shares the machine."""
     times = SwitchTimes(Memory())
     plain = EngineConfig(model="/m", dtype="bfloat16")
-    small = replace(PLAIN, disk_bytes=25_000_000, held=10)
+    small = replace(PLAIN, held=10)
     times.learn_load(plain, slow)
-    first = times.expected(plain.replace(quantization="int4"), small)
-    assert first is not None and first.seconds <= 2.5
+    assert times.expected(plain.replace(quantization="int4"), small) is None
     for seconds in (slow, *quiet):
         times.learn(plain, seconds)
     known = times.expected(plain, small)
