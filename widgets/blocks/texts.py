@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from engine.snapshot import BLOCK_CACHED, BLOCK_FREE, BlockDetails, BlockSnapshot, Counters
-from engine.units import rough_duration
+from engine.units import rough_duration, whole_percent
 from widgets.blocks.scales import Row, Use
 
 Name = Callable[[str], str]
@@ -24,9 +24,15 @@ def summary(blocks: BlockSnapshot, precision: str = "") -> str:
     shares = (
         ("used", blocks.num_used), ("cached", blocks.num_cached), ("free", blocks.num_free),
     )  # fmt: skip
-    parts = [f"{word} {100 * number / count:.0f} %" for word, number in shares]
+    parts = [f"{word} {_share(number, count)}" for word, number in shares]
     named = [precision] if precision else []
     return " · ".join([*parts, f"{count:,} blocks × {blocks.block_size} tokens", *named])
+
+
+def _share(number: int, count: int) -> str:
+    """ "0 %" of no block and "100 %" of all only: the map shows a single one."""
+    nearly = {0: "<1 %", 100: ">99 %"} if 0 < number < count else {}
+    return nearly.get(round(100 * number / count)) or whole_percent(number / count)
 
 
 def losses(blocks: BlockSnapshot, counters: Counters) -> str:

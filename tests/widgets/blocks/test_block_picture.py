@@ -18,6 +18,7 @@ from widgets.blocks.scales import (
     bars,
     fit,
 )
+from widgets.blocks.texts import summary
 from widgets.theme.tables import load_theme, mix, word
 
 COLORS = load_theme("dark")
@@ -151,6 +152,22 @@ def test_every_block_is_in_one_cell_at_each_scale(data: st.DataObject) -> None:
         assert rows.cell_at(0, cell * rows.pitch) == cell
         assert rows.cell_at(9, (cell + 1) * rows.pitch - 1) == cell
     assert rows.cell_at(0, -1) is None and rows.cell_at(0, rows.num_cells * rows.pitch) is None
+
+
+@given(st.data())
+def test_a_share_of_none_or_all_is_said_of_none_or_all_alone(data: st.DataObject) -> None:
+    """Also of one block in a thousand, which the map shows."""
+    used, cached, free = (data.draw(st.sampled_from((0, 1, 5, 1000))) for _ in range(3))
+    count = max(1, used + cached + free)
+    owner = np.full(count, BLOCK_FREE, np.int32)
+    owner[:used], owner[used : used + cached] = 0, BLOCK_CACHED
+    zeros = np.zeros(count, np.int32)
+    blocks = BlockSnapshot(16, ("r",), owner, zeros, zeros, owner == BLOCK_CACHED)
+    said = summary(blocks).split(" · ")
+    for name, state in (("used", 0), ("cached", BLOCK_CACHED), ("free", BLOCK_FREE)):
+        is_it = owner == state
+        assert (f"{name} 0 %" in said) == (not is_it.any())
+        assert (f"{name} 100 %" in said) == bool(is_it.all())
 
 
 def test_a_request_keeps_its_color_while_others_come_and_go() -> None:
