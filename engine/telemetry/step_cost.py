@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from engine.hardware.peaks import Peaks
 from engine.snapshot import EngineSnapshot, ModelInfo, StepEntry, StepRecord
+from engine.units import percent_text
 
 LONGEST_PAUSE_S = 0.5
 """A longer one between two steps is a reload or a rebuilt cache, and no part of a step."""
@@ -245,3 +246,25 @@ def model_cost(snapshot: EngineSnapshot) -> ModelCost:
     blocks, plan = snapshot.blocks, snapshot.memory.plan
     own = plan.block_bytes_in_all - plan.draft_bytes_per_block
     return ModelCost.of(snapshot.model, own / max(1, blocks.block_size))
+
+
+def verdict(split: Split) -> str:
+    """The bottleneck: "memory-bound: weights 71 %"."""
+    if split.total <= 0:
+        return ""
+    shares = split.shares()
+    sides = {
+        "memory-bound": shares.weights + shares.kv,
+        "compute-bound": shares.arithmetic,
+        "overhead-bound": shares.launch,
+        "CPU-bound in Python": shares.python,
+        "idle between steps": shares.queue,
+        "draft-bound": shares.draft,
+    }
+    side = max(sides, key=lambda name: sides[name])
+    if side == "overhead-bound":
+        return f"{side}: kernel launch and other overhead {percent_text(shares.launch)}"
+    if side == "memory-bound":
+        part, share = max(("weights", shares.weights), ("KV", shares.kv), key=lambda p: p[1])
+        return f"{side}: {part} {percent_text(share)}"
+    return f"{side}: {percent_text(sides[side])}"

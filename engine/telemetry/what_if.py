@@ -8,115 +8,26 @@ more than the upper end, the estimate is a bound. Pure Python: no torch.
 
 from __future__ import annotations
 
-import dataclasses
-import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property
+from collections.abc import Mapping
 from statistics import fmean
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from engine.hardware.peaks import Peaks
 from engine.numerics.kv_dtype import NAMES as KV_NAMES
-from engine.snapshot import EngineSnapshot
-from engine.telemetry.step_cost import (
-    CostedStep,
-    ModelCost,
-    Split,
-    Work,
-    least_time,
-    least_times,
-    total,
-)
+from engine.telemetry.gain import GainEstimate
+from engine.telemetry.situation import Situation, range_of, slower_by, times_faster
+from engine.telemetry.step_cost import Work, least_time
 from engine.units import factor_text, percent_text, precision_name, speculative_name
 
 QUANTIZED = ("int8", "int4", "nf4", "fp8")
 ITEM_BITS: Mapping[str, int] = {"float32": 32, "bfloat16": 16, "float16": 16}
 INT8_BITS, INT4_BITS = 8.0, 4.25  # with a 16-bit scale and zero point for each 128 weights
 DRAFT_LENGTH = 4
-WORTH = 1.02
-"""Smaller gains are not measurable."""
 CERTAIN, POSSIBLE, SLACK = 0.7, 1.4, 1.1
 """Of a saving that was computed from measured kernels, and of the gain: the products of a model are
 not those of the measurement."""
-
-
-class GainEstimate(NamedTuple):
-    """What a setting would gain: a factor between `low` and `high` (at least 1).
-
-    setting: its name in EngineConfig; value: what to set. gains: what becomes larger ("faster",
-    "throughput"). why: the derivation. is_bound: no gain exceeds `high`. is_on: it is set already.
-    """
-
-    setting: str
-    label: str
-    value: str
-    low: float
-    high: float
-    gains: str
-    why: str
-    is_bound: bool = False
-    is_on: bool = False
-
-    @property
-    def is_worth_trying(self) -> bool:
-        return not self.is_on and self.high >= WORTH
-
-    @property
-    def text(self) -> str:
-        """ "1.15× to 1.42× faster"; "Up to 2.00× throughput"; "Enabled"; "No gain expected"."""
-        if self.is_on:
-            return "Enabled"
-        if self.high < WORTH:
-            return "No gain expected"
-        low, high = factor_text(self.low), factor_text(self.high)
-        if self.is_bound:
-            return f"Up to {high} {self.gains}"
-        return f"About {high} {self.gains}" if low == high else f"{low} to {high} {self.gains}"
-
-
-@dataclass(frozen=True)
-class Situation:
-    """What the bounds are made from: the costed steps, and the engine after them."""
-
-    steps: Sequence[CostedStep]
-    model: ModelCost
-    peaks: Peaks
-    snapshot: EngineSnapshot
-
-    @cached_property
-    def whole(self) -> Split:
-        """The sum of all splits."""
-        return total(self.steps)
-
-    @cached_property
-    def decoding(self) -> Situation:
-        """The steps alone that do nothing but decode."""
-        chosen = [s for s in self.steps if s.batch.only_decodes]
-        return self if len(chosen) == len(self.steps) else dataclasses.replace(self, steps=chosen)
-
-    @cached_property
-    def works(self) -> NDArray[np.float64]:
-        """A `Work` per row. Vectorized, as the two below: a loop over steps and settings would hold
-        the interpreter."""
-        return np.array([s.work for s in self.steps]).reshape(-1, len(Work._fields))
-
-    @cached_property
-    def splits(self) -> Split:
-        """Whose parts are arrays with a value of each step."""
-        return Split(*np.array([s.split for s in self.steps]).reshape(-1, len(Split._fields)).T)
-
-    @cached_property
-    def rows(self) -> NDArray[np.float64]:
-        """Tokens that each step computed."""
-        return np.array([s.batch.counts.tokens for s in self.steps], dtype=float)
-
-    @cached_property
-    def speeds(self) -> NDArray[np.float64]:
-        return np.array([s.speed for s in self.steps])
 
 
 def gain_estimates(situation: Situation) -> list[GainEstimate]:
@@ -157,7 +68,7 @@ def _weights(situation: Situation, name: str, bits: float) -> GainEstimate | Non
         return work._replace(weights=work.fixed_weights + body * ratio)
 
     whole = situation.whole
-    low, high = _range(situation, smaller, ratio)
+    low, high = range_of(situation, smaller, ratio)
     share = percent_text(whole.shares().weights)
     before = current if current in QUANTIZED else "none"
     kernels = _kernel_saving(situation, before, name, now, bits)
@@ -200,6 +111,10 @@ def _kernel_saving(
     return saved, possible, (total - saved) / total if total else 1.0
 
 
+def _factor(before: float, after: float) -> float:
+    return before / after if after > 0 and before > 0 else 1.0
+
+
 def _seconds_per_weight(
     situation: Situation, method: str, bits: float
 ) -> NDArray[np.float64] | None:
@@ -233,42 +148,8 @@ def _kv_dtype(situation: Situation) -> GainEstimate | None:
     def smaller(work: Work) -> Work:
         return work._replace(kv=work.kv * factor)
 
-    _, high = _range(situation, smaller)
+    _, high = range_of(situation, smaller)
     return GainEstimate(setting, label, value, 1.0, high, "faster", why)
-
-
-def _range(
-    situation: Situation, change: Callable[[Work], Work], ratio: float | None = None
-) -> tuple[float, float]:
-    """Of a setting that makes the work of every step smaller: with all other time unchanged, and
-    with the model's time beyond the peaks times `ratio` (None: in proportion to what is counted)
-    as if all of it belonged to what the setting changes."""
-    splits, floor = situation.splits, np.asarray(situation.splits.floor)
-    changed = _changed(situation, change)
-    kept = np.divide(changed, floor, out=np.ones_like(floor), where=floor > 0)
-    after = float(np.sum(changed + (splits.total - floor)))
-    least = after - float(np.sum(splits.launch * (1 - (kept if ratio is None else ratio))))
-    return _ratio(situation.whole.total, after), _ratio(situation.whole.total, least)
-
-
-def _changed(situation: Situation, change: Callable[[Work], Work]) -> NDArray[np.float64]:
-    """Counted seconds of every step with changed work."""
-    work = np.stack(change(Work(*situation.works.T)), axis=1)
-    return least_times(work, situation.peaks) * situation.speeds
-
-
-def _slower(
-    situation: Situation, change: Callable[[Work], Work], growth: float
-) -> tuple[float, float]:
-    """How many times as long steps take with `growth` times the rows: if only what is counted
-    grows, and if all but reading the weights does, products as the kernels were measured."""
-    splits, floor = situation.splits, np.asarray(situation.splits.floor)
-    changed = _changed(situation, change)
-    least = float(np.sum(changed + (splits.total - floor)))
-    rest = splits.total - floor - splits.queue
-    most = least + float(np.sum(rest)) * (growth - 1)
-    before = situation.whole.total
-    return (least / before, most / before) if before else (1.0, 1.0)
 
 
 # Settings that change the batch --------------------------------------------------
@@ -291,7 +172,7 @@ def _batch_size(situation: Situation) -> GainEstimate:
             work.attention * growth,
         )  # fmt: skip
 
-    slower, slowest = _slower(situation.decoding, more, growth)
+    slower, slowest = slower_by(situation.decoding, more, growth)
     why = (
         f"{waiting:.1f} requests are waiting on average. Running them makes steps "
         f"{factor_text(slower)} as long or longer but yields {factor_text(growth)} the tokens: "
@@ -326,7 +207,7 @@ def _prefix_caching(situation: Situation) -> GainEstimate:
     share = percent_text(1 - after / before if before else 0.0)
     why = f"{state}{found}. Caching every prefix would save at most {share} of step time."
     setting, value = "enable_prefix_caching", "every prefix cached"
-    high = 1.0 if is_on else _ratio(before, after)
+    high = 1.0 if is_on else times_faster(before, after)
     return GainEstimate(
         setting, "Prefix caching", value, 1.0, high, "faster", why, is_bound=True, is_on=is_on
     )
@@ -353,7 +234,7 @@ def _chunk_budget(situation: Situation) -> GainEstimate:
         f"{count} of {len(situation.steps)} steps computed part of a prompt. Whole prompts in one "
         "step read the weights less often, but increase the ITL of other requests."
     )
-    high = _ratio(situation.whole.total, after)
+    high = times_faster(situation.whole.total, after)
     return GainEstimate(
         setting, label, "larger token budget", 1.0, high, "faster", why, is_bound=True
     )
@@ -374,7 +255,7 @@ def _speculation(situation: Situation) -> GainEstimate | None:
     def verify(work: Work) -> Work:
         return work._replace(linear=work.linear * rows, attention=work.attention * rows)
 
-    slower, slowest = _slower(situation.decoding, verify, rows)
+    slower, slowest = slower_by(situation.decoding, verify, rows)
     most = factor_text(rows / slower)
     why = (
         f"Verifying {DRAFT_LENGTH} draft tokens makes decode steps {factor_text(slower)} as long "
@@ -383,61 +264,3 @@ def _speculation(situation: Situation) -> GainEstimate | None:
     )
     low, high = 1 / max(slower, slowest), max(1.0, rows / slower)
     return GainEstimate(setting, label, value, low, high, "decode speed", why, is_bound=True)
-
-
-# Words ----------------------------------------------------------------------------------------
-
-
-def verdict(split: Split) -> str:
-    """The bottleneck: "memory-bound: weights 71 %"."""
-    if split.total <= 0:
-        return ""
-    shares = split.shares()
-    sides = {
-        "memory-bound": shares.weights + shares.kv,
-        "compute-bound": shares.arithmetic,
-        "overhead-bound": shares.launch,
-        "CPU-bound in Python": shares.python,
-        "idle between steps": shares.queue,
-        "draft-bound": shares.draft,
-    }
-    side = max(sides, key=lambda name: sides[name])
-    if side == "overhead-bound":
-        return f"{side}: kernel launch and other overhead {percent_text(shares.launch)}"
-    if side == "memory-bound":
-        part, share = max(("weights", shares.weights), ("KV", shares.kv), key=lambda p: p[1])
-        return f"{side}: {part} {percent_text(share)}"
-    return f"{side}: {percent_text(sides[side])}"
-
-
-def _ratio(before: float, after: float) -> float:
-    return max(1.0, before / after) if after > 0 else 1.0
-
-
-def _factor(before: float, after: float) -> float:
-    return before / after if after > 0 and before > 0 else 1.0
-
-
-# After a change ---------------------------------------------------------------------------------
-
-
-class MeasuredGain(NamedTuple):
-    """What a setting gained when it was changed: a factor, and its relative uncertainty."""
-
-    factor: float
-    noise: float = 0.0
-
-
-def corrected(estimate: GainEstimate, measured: MeasuredGain | None) -> GainEstimate:
-    """The estimate, widened to what was measured for this machine, model and setting."""
-    if measured is None or estimate.is_on or not 0 < measured.factor < math.inf:
-        return estimate
-    least, most = measured.factor * (1 - measured.noise), measured.factor * (1 + measured.noise)
-    why = f"{estimate.why} Measured here: {factor_text(measured.factor)}"
-    if least > estimate.high:
-        why += ", more than estimated; the range includes it now."
-        return estimate._replace(high=max(1.0, most), why=why, is_bound=False)
-    if most < estimate.low:
-        why += ", less than estimated; the range includes it now."
-        return estimate._replace(low=least, why=why)
-    return estimate._replace(why=f"{why}, as estimated.")

@@ -24,7 +24,7 @@ from app.features.inspect.step_breakdown import StepTracker
 from app.paths import shapes_dir
 from engine import EngineConfig, LLMEngine, SamplingParams
 from engine.hardware.peaks import peaks_for
-from engine.telemetry.what_if import GainEstimate
+from engine.telemetry.gain import GainEstimate
 from engine.units import duration_text, factor_text
 from tests.benchmarks.report import print_table
 

@@ -27,7 +27,7 @@ from app.features.inspect.what_if_table import (
 )
 from engine.messages import PeaksMeasured
 from engine.snapshot import EngineSnapshot, Part, StepRecord
-from engine.telemetry.what_if import GainEstimate, MeasuredGain, corrected
+from engine.telemetry.gain import GainEstimate, MeasuredGain, corrected
 from engine.units import counted, duration_text
 from widgets.controls.frames import scroll_area, scroll_by_keys
 from widgets.controls.layouts import STRETCH, Label, button, centered, dressed, hbox, vbox

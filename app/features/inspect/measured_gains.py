@@ -15,7 +15,7 @@ from engine.config import EngineConfig
 from engine.errors import CheckpointError
 from engine.json_file import read_json
 from engine.messages import Loaded, Reconfigured
-from engine.telemetry.what_if import GainEstimate, MeasuredGain
+from engine.telemetry.gain import GainEstimate, MeasuredGain
 
 log = logging.getLogger(__name__)
 

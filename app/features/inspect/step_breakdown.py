@@ -10,6 +10,8 @@ from statistics import fmean, median
 
 from engine.hardware.peaks import Peaks
 from engine.snapshot import EngineSnapshot, StepRecord
+from engine.telemetry.gain import GainEstimate
+from engine.telemetry.situation import Situation
 from engine.telemetry.step_cost import (
     CostedStep,
     ModelCost,
@@ -18,8 +20,9 @@ from engine.telemetry.step_cost import (
     cost_step,
     model_cost,
     pause_between,
+    verdict,
 )
-from engine.telemetry.what_if import GainEstimate, Situation, gain_estimates, verdict
+from engine.telemetry.what_if import gain_estimates
 from engine.units import (
     bandwidth_text,
     bytes_text,

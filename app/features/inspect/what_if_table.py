@@ -17,7 +17,8 @@ from PySide6.QtWidgets import (
 )
 
 from engine.config import SETTINGS, Change, costliest
-from engine.telemetry.what_if import DRAFT_LENGTH, GainEstimate
+from engine.telemetry.gain import GainEstimate
+from engine.telemetry.what_if import DRAFT_LENGTH
 from engine.units import NOTHING, precision_name, setting_text, speculative_name
 from widgets.controls import layouts
 from widgets.controls.tables import SmallFigures, dress_table

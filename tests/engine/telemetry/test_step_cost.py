@@ -23,8 +23,8 @@ from engine.telemetry.step_cost import (
     least_time,
     pause_between,
     total,
+    verdict,
 )
-from engine.telemetry.what_if import verdict
 from tests.engine import tiny_models
 from tests.widgets import synthetic
 

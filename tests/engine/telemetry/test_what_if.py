@@ -14,14 +14,10 @@ from hypothesis import strategies as st
 
 from engine.hardware.peaks import Peaks, WeightRate
 from engine.snapshot import StepEntry, StepRecord
+from engine.telemetry.gain import GainEstimate, MeasuredGain, corrected
+from engine.telemetry.situation import Situation
 from engine.telemetry.step_cost import Work, least_time
-from engine.telemetry.what_if import (
-    GainEstimate,
-    MeasuredGain,
-    Situation,
-    corrected,
-    gain_estimates,
-)
+from engine.telemetry.what_if import gain_estimates
 from tests.engine.telemetry.test_step_cost import (
     COST,
     DECODE,

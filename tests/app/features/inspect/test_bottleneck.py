@@ -20,7 +20,7 @@ from engine.hardware.machine import machine_name
 from engine.hardware.peaks import Peaks
 from engine.messages import MeasurePeaks, PeaksMeasured, Reconfigure
 from engine.snapshot import StepEntry, StepRecord
-from engine.telemetry.what_if import GainEstimate
+from engine.telemetry.gain import GainEstimate
 from engine.units import NOTHING
 from tests.app.fakes import FakeEngineThread
 from tests.app.features.inspect.steps import CONFIG, seen, step

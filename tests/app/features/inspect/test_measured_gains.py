@@ -12,7 +12,7 @@ from app.features.inspect.measured_gains import MeasuredGains
 from app.features.tune.verdict import Observed, Verdict
 from engine.config import Change, EngineConfig
 from engine.messages import Loaded, Reconfigured
-from engine.telemetry.what_if import GainEstimate, corrected
+from engine.telemetry.gain import GainEstimate, corrected
 from tests.widgets import synthetic
 
 PLAIN = EngineConfig(model="/m")
