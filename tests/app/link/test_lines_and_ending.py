@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.link.child_engine import crash_of
+from app.link.child_crash import crash_of
 from app.link.child_process import LogSender, Ready, parse_ready, parse_record, ready_line
 
 
