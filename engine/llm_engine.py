@@ -30,7 +30,7 @@ from engine.errors import (
 )
 from engine.hardware.devices import make_current
 from engine.hardware.peaks import Peaks
-from engine.host.assembly import Cancelled, Progress
+from engine.host.loading import Cancelled, Progress
 from engine.host.model_host import ModelHost
 from engine.host.resolve import resolve
 from engine.kernels.weight_rates import weight_rates

@@ -17,17 +17,10 @@ from engine.errors import (
     refusal_of,
 )
 from engine.hardware.devices import is_cuda
-from engine.host.assembly import (
-    Assembly,
-    Cancelled,
-    Progress,
-    assemble,
-    build,
-    measuring_runner,
-    release_memory,
-    with_steps,
-)
+from engine.host.assembly import Assembly, measuring_runner
+from engine.host.description import with_steps
 from engine.host.kv_cache import build_caches, capture_steps, with_layers
+from engine.host.loading import Cancelled, Progress, assemble, build, release_memory
 from engine.host.token_budget import BUDGET_ON_GPU, measured_budget
 from engine.memory.plan import plan_memory, shrunk
 from engine.models.checkpoint import Checkpoint

@@ -12,7 +12,7 @@ from engine.config import EngineConfig
 from engine.errors import EngineLostError, ErrorInfo, in_one_line, is_out_of_memory
 from engine.hardware.devices import CPU, make_current
 from engine.hardware.step_threads import StepThreads
-from engine.host.assembly import release_memory
+from engine.host.loading import release_memory
 from engine.host.model_host import ModelHost
 from engine.memory.plan import shrunk
 from engine.messages import OutputEvent

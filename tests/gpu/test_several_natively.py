@@ -57,7 +57,7 @@ def make(models: dict[str, Path]) -> Iterator[Make]:
 
 @pytest.fixture
 def on_one_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in ("host.assembly", "config", "hardware.devices"):
+    for module in ("host.loading", "config", "hardware.devices"):
         monkeypatch.setattr(f"engine.{module}.rank_devices", lambda device, size: (device,) * size)
 
 

@@ -10,7 +10,7 @@ import torch
 
 from engine.errors import LoadCancelled
 from engine.hardware.step_threads import StepThreads
-from engine.host.assembly import assemble
+from engine.host.loading import assemble
 from engine.llm_engine import LLMEngine
 from engine.runner.model_runner import ModelRunner
 from engine.sampling_params import SamplingParams

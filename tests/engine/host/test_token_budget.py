@@ -94,7 +94,7 @@ def measured(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         runner.drop_cache()
         return TokenBudget(to_find.pop(0), 0.1, LIMIT_S)
 
-    for room in ("assembly", "model_host"):
+    for room in ("loading", "model_host"):
         monkeypatch.setattr(f"engine.host.{room}.{token_budget.measured_budget.__name__}", found)
     return to_find
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from engine import EngineConfig, SamplingParams
 from engine.errors import DraftModelError, OutOfMemoryError
 from engine.evaluate import EvaluationTask, run
-from engine.host import assembly
+from engine.host import loading
 from engine.host.resolve import resolve
 from engine.memory.model_sizes import model_sizes
 from engine.memory.plan import plan_memory
@@ -274,14 +274,14 @@ def test_a_plan_that_was_too_close_moves_another_layer(
 ) -> None:
     """A step that needs more than was estimated is seen when it is measured."""
     wanted = tokens_of(make(device="cpu"))
-    measure = assembly.measure_activations
+    measure = loading.measure_activations
     seen: list[int] = []
 
     def costly(model: Any, *rest: Any) -> int:
         seen.append(len(seen))
         return 2**30 if len(seen) == 1 else measure(model, *rest)
 
-    monkeypatch.setattr(assembly, "measure_activations", costly)
+    monkeypatch.setattr(loading, "measure_activations", costly)
     engine = make(gpu_layers="auto")
     assert engine.plan.host_layers == 1 and len(seen) == 2
     assert tokens_of(engine) == wanted
