@@ -22,9 +22,10 @@ import traceback
 from collections.abc import Callable
 
 from engine import messages as m
-from engine.engine_worker import EngineFactory, EngineWorker, make_engine
+from engine.engine_worker import EngineWorker
 from engine.errors import ErrorInfo
 from engine.heartbeat import LOOK_S, Heartbeat, Pulse, Watch, unresponsive
+from engine.served_engine import EngineFactory, make_engine
 
 log = logging.getLogger(__name__)
 

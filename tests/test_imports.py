@@ -79,7 +79,7 @@ ENGINE_ROOMS = (
     "hardware", "numerics", "config.py", "sampling_params.py", "messages.py", "text", "scheduling",
     "batch", "sampling", "formats", "kernels", "attention", "runner", "models", "parallel",
     "speculation", "memory", "host", "telemetry", "step", "llm_engine.py", "heartbeat.py",
-    "intake.py", "engine_worker.py", "engine_thread.py", "quantize", "evaluate",
+    "intake.py", "served_engine.py", "engine_worker.py", "engine_thread.py", "quantize", "evaluate",
 )  # fmt: skip
 """Low to high."""
 
