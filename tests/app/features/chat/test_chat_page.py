@@ -7,14 +7,13 @@ from pathlib import Path
 import pytest
 from PySide6.QtCore import QPoint, Qt
 from PySide6.QtGui import QDesktopServices, QGuiApplication
-from PySide6.QtWidgets import QApplication, QLineEdit, QMessageBox
+from PySide6.QtWidgets import QApplication, QMessageBox
 from pytestqt.qtbot import QtBot
 
-from app.storage import StorageFullError
 from engine.snapshot import FinishReason
-from tests.app.chat_fixtures import Chat, chat, chat_in
+from tests.app.chat_fixtures import Chat, chat
 from tests.figures import numbers
-from widgets.chat.message_view import AssistantMessageView, UserMessageView
+from widgets.chat.message_view import UserMessageView
 
 __all__ = ["chat"]
 
@@ -211,189 +210,6 @@ def test_what_is_typed_after_an_edit_goes_to_the_message_box(chat: Chat, qtbot: 
         qtbot.keyClicks(QApplication.focusWidget(), "es")
         assert keys.hasFocus()
     assert chat.page.composer.text == "yesyes"
-
-
-def test_several_conversations_generate_at_once(chat: Chat) -> None:
-    one = chat.send("One")
-    chat.page.new_chat()
-    two = chat.send("Two")
-    chat.engine.say("zwei", request_id=two)
-    chat.engine.say("eins", " noch", request_id=one)
-    chat.engine.say(" mehr", request_id=one)
-    assert chat.texts == ["Two", "zwei"]
-    assert [r.is_busy for r in chat.page.list.records] == [True, True]
-    assert chat.controller.generation.num_sent == 2
-    first = chat.controller.conversations[-1]
-    chat.controller.open(first.id)
-    assert chat.texts == ["One", "eins noch mehr"]
-    chat.engine.say(" jetzt", request_id=one)
-    assert chat.texts[-1] == "eins noch mehr jetzt"
-    chat.engine.finish(request_id=two)
-    chat.engine.finish(request_id=one)
-    chat.settle()
-    assert not any(r.is_busy for r in chat.page.list.records)
-
-
-def test_the_list_says_what_is_generating(chat: Chat) -> None:
-    request = chat.send("One")
-    chat.controller.generation._shown_at = float("-inf")  # a second has gone by
-    chat.engine.say("a", "b", "c", request_id=request)
-    assert chat.page.list.records[0].detail == "generating · 18.2 ms/token"
-
-
-def test_what_is_being_written_belongs_to_its_conversation(chat: Chat) -> None:
-    chat.ask("One", "1")
-    first = chat.controller.current.id
-    chat.page.composer.set_text("half a thought")
-    chat.page.new_chat()
-    assert chat.page.composer.text == ""
-    chat.controller.open(first)
-    assert chat.page.composer.text == "half a thought"
-
-
-def test_renaming_in_place(chat: Chat, qtbot: QtBot) -> None:
-    chat.ask("One", "1")
-    chat.page.rename_current()
-    editor = chat.page.list.view.viewport().findChild(QLineEdit)
-    assert editor is not None
-    editor.setText("  A better   title ")
-    qtbot.keyClick(editor, Qt.Key.Key_Return)
-    chat.settle()
-    assert chat.titles == ["A better title"]
-    assert [c.title for c in chat.store.conversations()] == ["A better title"]
-    chat.ask("Another question", "2")
-    assert chat.titles == ["A better title"]
-
-
-def test_deleting_can_be_undone(chat: Chat) -> None:
-    chat.ask("One", "1")
-    chat.page.new_chat()
-    chat.ask("Two", "2")
-    chat.page.delete_current()
-    chat.settle()
-    assert chat.titles == ["One"] and chat.texts == ["One", "1"]
-    assert "“Two”" in chat.page.toast.text()
-    chat.page.toast.act()
-    chat.settle()
-    assert chat.titles == ["Two", "One"] and chat.texts == ["Two", "2"]
-    assert len(chat.store.conversations()) == 2
-
-
-def test_what_was_deleted_is_purged_when_the_toast_goes(chat: Chat) -> None:
-    chat.ask("One", "1")
-    gone = chat.controller.current.id
-    chat.page.delete_current()
-    chat.settle()
-    assert chat.titles == [] and chat.texts == []
-    assert len(chat.store.messages(gone)) == 2
-    chat.page.toast.dismiss()
-    chat.settle()
-    assert chat.store.messages(gone) == []
-
-
-def test_deleting_while_generating_stops_and_undo_brings_the_text_back(chat: Chat) -> None:
-    request = chat.send("One")
-    chat.engine.say("half")
-    chat.page.delete_current()
-    assert chat.engine.aborted == [request]
-    chat.engine.finish(reason=FinishReason.ABORT, request_id=request)
-    chat.settle()
-    chat.page.toast.act()
-    chat.settle()
-    assert chat.texts == ["One", "half"] and chat.states[-1] == "stopped"
-
-
-def test_a_refused_request_is_shown_in_its_place(chat: Chat) -> None:
-    chat.send("A very long text")
-    chat.engine.fail("The prompt has 9,000 tokens, the context 8,192.", "Shorten it.")
-    chat.settle()
-    view = chat.page.transcript.views[-1]
-    assert isinstance(view, AssistantMessageView)
-    assert not view._error.isHidden() and "9,000" in view._error._cause.text()
-    assert chat.states == ["complete", "error"]
-    stored = chat.stored()[-1].error
-    assert stored is not None and stored["remedy"] == "Shorten it."
-    view._regenerate.click()
-    chat.settle()
-    assert len(chat.engine.order) == 2
-
-
-def test_a_crash_keeps_what_was_written_and_waits_for_the_engine(chat: Chat) -> None:
-    chat.send("One")
-    chat.engine.say("half a reply")
-    chat.engine.crash("The engine ran out of memory.", "Restart it.")
-    chat.settle()
-    assert chat.states == ["complete", "error"] and chat.texts[-1] == "half a reply"
-    chat.send("Two")
-    assert len(chat.engine.order) == 1
-    assert chat.page.transcript.views[-1].record.is_open and chat.states[-1] == "waiting"
-    chat.engine.set_state("ready")
-    assert chat.engine.prompt()[-1] == ("user", "Two")
-
-
-def test_without_a_model_a_message_waits_and_can_be_withdrawn(qtbot: QtBot, tmp_path: Path) -> None:
-    with chat_in(tmp_path, "loading") as chat:
-        chat.page.composer.set_text("Early")
-        chat.page.composer.send()
-        chat.settle()
-        assert chat.engine.order == []
-        assert "loaded" in chat.page.transcript.views[-1].record.status
-        chat.controller.stop()
-        chat.settle()
-        assert chat.states == ["complete", "stopped"]
-        chat.page.composer.set_text("Later")
-        chat.page.composer.send()
-        chat.settle()
-        chat.engine.set_state("ready")
-        assert chat.engine.prompt() == [("user", "Early\n\nLater")]
-        chat.engine.finish("now")
-        chat.settle()
-        assert chat.states[-1] == "complete"
-
-
-def test_what_cannot_be_stored_goes_back_to_the_composer(chat: Chat) -> None:
-    chat.ask("One", "1")
-    path = chat.store.path
-    error = StorageFullError(f"There is no room on the disk of {path.parent}: 0 MiB free.", "Free.")
-
-    def fail(connection: object) -> None:
-        raise error
-
-    add = chat.store.add_messages
-    chat.store.add_messages = lambda *args, **kw: chat.store._writer.submit(fail)  # type: ignore[method-assign, misc]
-    chat.page.composer.set_text("Important")
-    chat.page.composer.send()
-    chat.settle()
-    assert chat.page.composer.text == "Important"
-    assert chat.texts == ["One", "1"] and len(chat.engine.order) == 1
-    assert "0 MiB free" in chat.page.problem_notice.text()
-    assert not chat.page.problem_notice.isHidden()
-    chat.store.add_messages = add  # type: ignore[method-assign]
-    chat.page.composer.send()
-    chat.settle()
-    assert chat.page.composer.text == "" and chat.engine.prompt()[-1] == ("user", "Important")
-    assert chat.page.problem_notice.isHidden()
-
-
-def test_a_first_message_that_cannot_be_stored_leaves_no_conversation(chat: Chat) -> None:
-    chat.store._writer._connection.execute("PRAGMA query_only = 1")
-    chat.page.composer.set_text("Important")
-    chat.page.composer.send()
-    chat.settle()
-    assert chat.titles == [] and chat.texts == []
-    assert chat.page.composer.text == "Important" and chat.engine.order == []
-    assert "INFERDECK_DATA_DIR" in chat.page.problem_notice.text()
-
-
-def test_a_reply_that_cannot_be_saved_is_saved_when_it_can_be(chat: Chat, qtbot: QtBot) -> None:
-    chat.send("One")
-    chat.store._writer._connection.execute("PRAGMA query_only = 1")
-    chat.engine.finish("all of it")
-    chat.settle()
-    assert chat.stored()[-1].text == "" and not chat.page.problem_notice.isHidden()
-    chat.store._writer._connection.execute("PRAGMA query_only = 0")
-    qtbot.waitUntil(lambda: chat.stored()[-1].text == "all of it", timeout=3000)
-    qtbot.waitUntil(lambda: chat.page.problem_notice.isHidden())
 
 
 def test_sampling_settings_and_presets(chat: Chat) -> None:
