@@ -278,3 +278,14 @@ def local_files(source: QMimeData) -> list[str]:
 
 def _is_return(event: QKeyEvent) -> bool:
     return event.key() in (Qt.Key.Key_Return, Qt.Key.Key_Enter)
+
+
+def is_text(event: QKeyEvent) -> bool:
+    """Whether a key begins a text: a letter or sign, and no command."""
+    commands = (
+        Qt.KeyboardModifier.ControlModifier
+        | Qt.KeyboardModifier.AltModifier
+        | Qt.KeyboardModifier.MetaModifier
+    )
+    text = event.text()
+    return text.isprintable() and bool(text.strip()) and not event.modifiers() & commands

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 
@@ -80,3 +81,35 @@ class SamplingField(NamedTuple):
     decimals: int
     value: float
     unset_text: str = ""
+
+
+class MessageRecords:
+    """The records of a conversation, of which `record_of` makes each when it is looked at.
+    `places`: of records by id."""
+
+    def __init__(self, ids: Sequence[str], record_of: Callable[[int], MessageRecord]) -> None:
+        self.ids = list(ids)
+        self.places = {message_id: place for place, message_id in enumerate(self.ids)}
+        self._record_of = record_of
+        self._made: dict[int, MessageRecord] = {}
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def __getitem__(self, place: int) -> MessageRecord:
+        made = self._made.get(place)
+        if made is None:
+            made = self._made[place] = self._record_of(place)
+        return made
+
+    def update(self, record: MessageRecord) -> None:
+        """Replace a record; one of another conversation is ignored."""
+        place = self.places.get(record.id)
+        if place is not None:
+            self._made[place] = record
+
+    def append_text(self, message_id: str, text: str) -> None:
+        """Extend a record that was made: another has the text when it is made."""
+        place = self.places.get(message_id, -1)
+        if (record := self._made.get(place)) is not None:
+            self._made[place] = record._replace(text=record.text + text)

@@ -13,9 +13,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 
 from PySide6.QtCore import QCoreApplication, QEvent, Qt, QTimer
-from PySide6.QtGui import QKeyEvent, QPainter, QPaintEvent, QResizeEvent, QShowEvent
+from PySide6.QtGui import QKeyEvent, QResizeEvent, QShowEvent
 from PySide6.QtWidgets import QApplication, QFrame, QScrollArea, QWidget
 
+from widgets.chat.composer import is_text
 from widgets.chat.message_view import (
     AssistantMessageView,
     MessageRequests,
@@ -23,10 +24,11 @@ from widgets.chat.message_view import (
     UserMessageView,
 )
 from widgets.chat.reading_place import ReadingPlace, first_character, top_of_line
-from widgets.chat.records import MessageRecord
+from widgets.chat.records import MessageRecord, MessageRecords
 from widgets.controls.buttons import JumpButton
+from widgets.controls.frames import Surface
 from widgets.controls.layouts import STRETCH, hbox, vbox
-from widgets.theme.theme import SPACE_2, SPACE_3, SPACE_4, theme
+from widgets.theme.theme import SPACE_2, SPACE_3, SPACE_4
 
 COLUMN_WIDTH = 820
 """Maximum width of text: longer lines are hard to read."""
@@ -55,7 +57,7 @@ class Transcript(QScrollArea):
         self.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
         self.setAccessibleName("Conversation")
         self.setMinimumHeight(LEAST_HEIGHT)
-        content = _Surface()
+        content = Surface()
         self._column_widget = QWidget()
         self._column_widget.setMaximumWidth(COLUMN_WIDTH)
         self._margins = hbox(
@@ -64,10 +66,7 @@ class Transcript(QScrollArea):
         )  # fmt: skip
         self._column = vbox(STRETCH, of=self._column_widget, spacing=SPACE_3)
         self.setWidget(content)
-        self._ids: list[str] = []  # of all records
-        self._record_of: Callable[[int], MessageRecord] = list[MessageRecord]().__getitem__
-        self._made: dict[int, MessageRecord] = {}  # those that were looked at
-        self._places: dict[str, int] = {}  # of records by id
+        self._records = MessageRecords((), list[MessageRecord]().__getitem__)
         self._first = 0  # record of the first view
         self._is_new = False  # opened, and not painted yet
         self._inspected = ""
@@ -92,13 +91,12 @@ class Transcript(QScrollArea):
         """Show records, which `record_of` makes when they come near the screen. Views of messages
         that stay are kept, with their selection."""
         had_end = self._has_end
-        is_same = self._ids[:1] == list(ids[:1])
+        is_same = self._records.ids[:1] == list(ids[:1])
         shown = [i for i, view_id in enumerate(ids) if view_id in self._views] if is_same else []
         wanted = set(ids) if shown else set()
         for view_id in [view_id for view_id in self._views if view_id not in wanted]:
             self._remove(view_id)
-        self._ids, self._record_of, self._made = list(ids), record_of, {}
-        self._places = {view_id: place for place, view_id in enumerate(self._ids)}
+        self._records = MessageRecords(ids, record_of)
         if not shown:
             self._show_stretch(len(ids) - FIRST, len(ids))
             self.jump_to_end()
@@ -111,38 +109,29 @@ class Transcript(QScrollArea):
             if view is None:
                 self._insert(place)
             else:
-                view.show_record(self._record(place))
+                view.show_record(self._records[place])
         self._sort_views()
         if self.follows and not self._has_end:
             self.jump_to_end()
         self._tend_soon()
 
-    def _record(self, place: int) -> MessageRecord:
-        made = self._made.get(place)
-        if made is None:
-            made = self._made[place] = self._record_of(place)
-        return made
-
     def update_message(self, record: MessageRecord) -> None:
         """Show a changed state of one message; only `append_text` extends its text."""
-        place = self._places.get(record.id)
-        if place is not None:
-            self._made[place] = record
+        self._records.update(record)
         if (view := self._views.get(record.id)) is not None:
             view.show_record(record)
 
     def append_text(self, message_id: str, text: str) -> None:
         """Extend a reply. Its first text is painted before this returns."""
-        view, place = self._views.get(message_id), self._places.get(message_id)
+        view = self._views.get(message_id)
         if isinstance(view, AssistantMessageView):
             is_first = not view.record.text
             view.append(text)
             self._settle([view])
             if is_first:
                 self.paint_now(view)
-        elif place is not None and (record := self._made.get(place)) is not None:
-            # not visible: shown when its view is made again
-            self._made[place] = record._replace(text=record.text + text)
+        else:  # not visible: shown when its view is made again
+            self._records.append_text(message_id, text)
 
     def paint_now(self, view: QWidget) -> None:
         """Lay out and paint changes without waiting for the event loop."""
@@ -188,7 +177,7 @@ class Transcript(QScrollArea):
 
     def reveal(self, message_id: str, words: Sequence[str] = ()) -> None:
         """Scroll to a message, and in it to the first of `words`, which are marked."""
-        place = self._places.get(message_id)
+        place = self._records.places.get(message_id)
         if place is None:
             return
         if message_id not in self._views:
@@ -245,7 +234,7 @@ class Transcript(QScrollArea):
 
     def jump_to_end(self) -> None:
         if not self._has_end:
-            self._show_stretch(len(self._ids) - FIRST, len(self._ids))
+            self._show_stretch(len(self._records) - FIRST, len(self._records))
         self.follows, self._followed = True, False
         bar = self.verticalScrollBar()
         bar.setValue(bar.maximum())
@@ -303,7 +292,7 @@ class Transcript(QScrollArea):
             self.jump_to_start()
         elif event.key() == Qt.Key.Key_End:
             self.jump_to_end()
-        elif _is_text(event):
+        elif is_text(event):
             self.requests.typed.emit(event.text())
         else:
             super().keyPressEvent(event)
@@ -317,14 +306,14 @@ class Transcript(QScrollArea):
 
     @property
     def _has_end(self) -> bool:
-        return self._end == len(self._ids)
+        return self._end == len(self._records)
 
     def _show_stretch(self, first: int, end: int) -> None:
         """Make views for exactly these records."""
         for view_id in list(self._views):
             self._remove(view_id)
         self._first = max(0, first)
-        for place in range(self._first, min(end, len(self._ids))):
+        for place in range(self._first, min(end, len(self._records))):
             self._insert(place)
         self._settle(self._views.values())
         self._tend_soon()
@@ -373,7 +362,7 @@ class Transcript(QScrollArea):
         self.is_moving = False
 
     def _insert(self, place: int) -> None:
-        record = self._record(place)
+        record = self._records[place]
         kind = UserMessageView if record.is_user else AssistantMessageView
         view = kind(record, self.requests)
         is_before = place < self._first
@@ -386,11 +375,12 @@ class Transcript(QScrollArea):
             self._sort_views()
 
     def _sort_views(self) -> None:
-        self._views = dict(sorted(self._views.items(), key=lambda one: self._places[one[0]]))
+        places = self._records.places
+        self._views = dict(sorted(self._views.items(), key=lambda one: places[one[0]]))
 
     def _remove(self, message_id: str) -> None:
         view = self._views.pop(message_id)
-        if self._views and self._places[message_id] == self._first:
+        if self._views and self._records.places[message_id] == self._first:
             self._first += 1
         self._column.removeWidget(view)
         focused = QApplication.focusWidget()
@@ -398,30 +388,6 @@ class Transcript(QScrollArea):
             self.setFocus(Qt.FocusReason.OtherFocusReason)  # not what Qt takes for the next
         view.hide()
         view.deleteLater()
-
-
-class _Surface(QWidget):
-    """Opaque: when it is scrolled, Qt moves the pixels and paints only what comes into view."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.setAttribute(Qt.WidgetAttribute.WA_OpaquePaintEvent)
-
-    def paintEvent(self, event: QPaintEvent) -> None:
-        painter = QPainter(self)
-        painter.fillRect(event.rect(), theme().color("panel"))
-        painter.end()
-
-
-def _is_text(event: QKeyEvent) -> bool:
-    """Whether a key begins a text: a letter or sign, and no command."""
-    commands = (
-        Qt.KeyboardModifier.ControlModifier
-        | Qt.KeyboardModifier.AltModifier
-        | Qt.KeyboardModifier.MetaModifier
-    )
-    text = event.text()
-    return text.isprintable() and bool(text.strip()) and not event.modifiers() & commands
 
 
 def _may_go(view: MessageView) -> bool:

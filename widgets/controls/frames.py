@@ -1,16 +1,16 @@
-"""Page frames: isolated layouts, scrolling by keys, two halves with tabs."""
+"""Page frames: isolated layouts, scrolling by keys, two halves with tabs, opaque contents."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from PySide6.QtCore import QEvent, QSize, Qt
-from PySide6.QtGui import QResizeEvent, QShowEvent
+from PySide6.QtGui import QPainter, QPaintEvent, QResizeEvent, QShowEvent
 from PySide6.QtWidgets import QFrame, QScrollArea, QSplitter, QTabBar, QWidget, QWidgetItem
 
 from widgets.controls.layouts import dressed, stack, vbox
 from widgets.theme.fonts import text_scale
-from widgets.theme.theme import SPACE_2
+from widgets.theme.theme import SPACE_2, theme
 
 
 class Contained(QWidget):
@@ -163,3 +163,16 @@ class PageFrame(QWidget):
             self._left_width, self._is_moved = first / self._scale, True
         else:
             self._upper = first / max(1, first + second)
+
+
+class Surface(QWidget):
+    """Opaque: when it is scrolled, Qt moves the pixels and paints only what comes into view."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.setAttribute(Qt.WidgetAttribute.WA_OpaquePaintEvent)
+
+    def paintEvent(self, event: QPaintEvent) -> None:
+        painter = QPainter(self)
+        painter.fillRect(event.rect(), theme().color("panel"))
+        painter.end()
