@@ -90,7 +90,7 @@ def quantized_choices() -> tuple[Choice, ...]:
         return (Choice("linear, quantized", "any", 1, "tiled", why),)
     why = (
         f"{found.library.origin} for {found.library.instructions}: reads packed "
-        "weights once; batch-invariant; quantizes activations for int8 only"
+        "weights once; batch-invariant; integer weights: quantizes activations"
     )
     fused = "compiled: one pass each, computes in float32, rounds once"
     many = (

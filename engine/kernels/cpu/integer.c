@@ -22,10 +22,13 @@
 
 /* Activations as integers.
  *
- * With two parts a group of inputs is rounded to 16 bits, q = 256 * high + low, its largest to
- * 32512: finer than the 8 bits of bfloat16 or the 11 of float16 that it came from, but for numbers
- * far below the largest of their group. With one part a row is rounded to 8 bits, its largest to
- * 127, half up.
+ * With one part a row is rounded to 8 bits, its largest to 127, half up.
+ *
+ * With two parts a group of inputs is rounded to q = 256 * high + low, its largest to 32512: finer
+ * than the 8 bits of bfloat16 or the 11 of float16 that it came from, but for numbers far below the
+ * largest of their group. Where none stands out `low` is zero, and its products are left out: 8
+ * bits are then far finer than the codes of the weight (as in llama.cpp, whose activations are
+ * rounded to 8 bits in groups of 32). That depends on the group alone, not on the rows beside it.
  */
 typedef struct {
     int64_t inputs, group;       /* group: inputs that share a scale */
@@ -34,7 +37,10 @@ typedef struct {
     int8_t *high, *low;          /* [rows, stride], or tiles; low is NULL with one part */
     float *scales;               /* [rows, groups] */
     int32_t *sums;               /* [rows, groups]: of q */
+    uint8_t *has_low;            /* [rows, groups] */
 } activations;
+
+#define STANDS_OUT 12 /* times the mean magnitude of its group */
 
 /* Rows a power of two apart would all lie in the same few lines of a cache. */
 #define APART 64
@@ -59,6 +65,7 @@ INLINE void put(const activations *to, int8_t *codes, const int8_t *from, int64_
  * scale is not, and so the result. */
 static void round_row(const activations *to, int64_t row, const void *x, int type) {
     float wide[PIECE];
+    int8_t high[PIECE], low[PIECE];
     const int64_t groups = to->inputs / to->group;
     for (int64_t g = 0; g < groups; g++) {
         const int64_t start = row * to->inputs + g * to->group;
@@ -72,19 +79,23 @@ static void round_row(const activations *to, int64_t row, const void *x, int typ
         }
         largest = largest < 1e-30f ? 1e-30f : largest;
         const float limit = to->low ? 32512.0f : 127.0f, steps = limit / largest;
-        int32_t sum = 0;
+        int32_t sum = 0, lower = 0;
+        int64_t magnitude = 0;
         for (int64_t done = 0; done < to->group; done += PIECE) {
             int64_t count = to->group - done < PIECE ? to->group - done : PIECE;
             read_floats(wide, x, start + done, count, type);
-            int8_t high[PIECE], low[PIECE];
             if (to->low) {
+                int32_t some = 0;
                 for (int64_t i = 0; i < count; i++) {
                     int32_t q = (int32_t)nearbyintf(wide[i] * steps);
                     int32_t upper = (q + 128) >> 8;
                     high[i] = (int8_t)upper;
                     low[i] = (int8_t)(q - upper * 256);
-                    sum += q;
+                    sum += upper * 256;
+                    lower += low[i];
+                    some += q < 0 ? -q : q;
                 }
+                magnitude += some;
                 put(to, to->low, low, row, g * to->group + done, count);
             } else {
                 for (int64_t i = 0; i < count; i++) {
@@ -95,52 +106,69 @@ static void round_row(const activations *to, int64_t row, const void *x, int typ
             }
             put(to, to->high, high, row, g * to->group + done, count);
         }
-        to->scales[row * groups + g] = largest / limit;
-        to->sums[row * groups + g] = sum;
+        const int64_t place = row * groups + g;
+        to->has_low[place] = to->low && magnitude * STANDS_OUT < (int64_t)limit * to->group;
+        if (to->has_low[place]) {
+            sum += lower;
+        } else if (to->low) {
+            static const int8_t zeros[PIECE];
+            for (int64_t done = 0; done < to->group; done += PIECE)
+                put(to, to->low, zeros, row, g * to->group + done, least(PIECE, to->group - done));
+        }
+        to->scales[place] = largest / limit;
+        to->sums[place] = sum;
     }
 }
 
 #define AHEAD 1024 /* bytes to fetch before they are needed */
 
+/* To sums [R][S], the products of a group's codes, which lie `apart` from one panel to the next, and
+ * of R rows of x. */
+INLINE void add_products(ints sums[4][4], const uint8_t *codes, int64_t apart, const int8_t *x,
+                         int64_t stride, int64_t inputs, const int R, const int S,
+                         const int bits) {
+    for (int64_t k = 0; k < inputs; k += bits == 4 ? 8 : 4, codes += 64) {
+        bytes first[4], second[4];
+        UNROLLED(s, S) {
+            const uint8_t *from = codes + s * apart;
+            _mm_prefetch((const char *)from + AHEAD, _MM_HINT_T0);
+            first[s] = load_bytes(from);
+            if (bits == 4) second[s] = high_nibbles(first[s]), first[s] = low_nibbles(first[s]);
+        }
+        UNROLLED(r, R) {
+            const int8_t *at = x + r * stride + k;
+            UNROLLED(s, S) {
+                if (bits == 4) {
+                    sums[r][s] = dot_nibbles(sums[r][s], first[s], four(at));
+                    sums[r][s] = dot_nibbles(sums[r][s], second[s], four(at + 4));
+                } else {
+                    sums[r][s] = dot_bytes(sums[r][s], first[s], four(at));
+                }
+            }
+        }
+    }
+}
+
 /* R rows from `row` on by S panels from `panel` on: out [R][S * 16]. */
 INLINE void tile(const packed *w, const activations *x, int64_t row, int64_t panel, float *out,
                  const int R, const int S, const int bits, const int parts) {
-    const int64_t groups = w->inputs / w->group, per_vector = bits == 4 ? 8 : 4;
-    const int64_t panel_bytes = w->inputs / per_vector * 64;
-    const uint8_t *codes = w->codes + panel * panel_bytes;
-    const int8_t *high = x->high + row * x->stride;
-    const int8_t *low = parts == 2 ? x->low + row * x->stride : high;
+    const int64_t groups = w->inputs / w->group, panel_bytes = w->inputs * bits / 8 * LANES;
     floats total[4][4];
     UNROLLED(r, R) UNROLLED(s, S) total[r][s] = no_floats();
     for (int64_t g = 0; g < groups; g++) {
-        ints upper[4][4], lower[4][4];
-        UNROLLED(r, R) UNROLLED(s, S) upper[r][s] = lower[r][s] = no_ints();
-        for (int64_t k = 0; k < w->group; k += per_vector) {
-            bytes first[4], second[4];
-            UNROLLED(s, S) {
-                const uint8_t *from = codes + s * panel_bytes;
-                _mm_prefetch((const char *)from + AHEAD, _MM_HINT_T0);
-                first[s] = load_bytes(from);
-                if (bits == 4) second[s] = high_nibbles(first[s]), first[s] = low_nibbles(first[s]);
-            }
-            UNROLLED(r, R) {
-                const int8_t *h = high + r * x->stride + k, *l = low + r * x->stride + k;
-                UNROLLED(s, S) {
-                    if (bits == 4) {
-                        upper[r][s] = dot_nibbles(upper[r][s], first[s], four(h));
-                        lower[r][s] = dot_nibbles(lower[r][s], first[s], four(l));
-                        upper[r][s] = dot_nibbles(upper[r][s], second[s], four(h + 4));
-                        lower[r][s] = dot_nibbles(lower[r][s], second[s], four(l + 4));
-                    } else {
-                        upper[r][s] = dot_bytes(upper[r][s], first[s], four(h));
-                        if (parts == 2) lower[r][s] = dot_bytes(lower[r][s], first[s], four(l));
-                    }
-                }
-            }
-            codes += 64;
+        const uint8_t *codes = w->codes + panel * panel_bytes + g * w->group * bits / 8 * LANES;
+        const int64_t start = row * x->stride + g * w->group;
+        ints sums[4][4];
+        UNROLLED(r, R) UNROLLED(s, S) sums[r][s] = no_ints();
+        add_products(sums, codes, panel_bytes, x->high + start, x->stride, w->group, R, S, bits);
+        if (parts == 2) {
+            int has_low = 0;
+            UNROLLED(r, R) has_low |= x->has_low[(row + r) * groups + g];
+            UNROLLED(r, R) UNROLLED(s, S) sums[r][s] = joined(sums[r][s], no_ints());
+            if (has_low)
+                add_products(sums, codes, panel_bytes, x->low + start, x->stride, w->group, R, S,
+                             bits);
         }
-        high += w->group;
-        low += w->group;
         UNROLLED(s, S) {
             const int64_t place = ((panel + s) * groups + g) * LANES;
             const floats scales = load_scales(w->scales, place, w->scale_type);
@@ -148,8 +176,7 @@ INLINE void tile(const packed *w, const activations *x, int64_t row, int64_t pan
                                         : splat(bits == 4 ? 8 : 128);
             UNROLLED(r, R) {
                 const int64_t at = (row + r) * groups + g;
-                ints sum = parts == 2 ? joined(upper[r][s], lower[r][s]) : upper[r][s];
-                sum = minus(sum, times(zeros, splat(x->sums[at])));
+                const ints sum = minus(sums[r][s], times(zeros, splat(x->sums[at])));
                 const floats found = scaled(as_floats(sum), scales);
                 total[r][s] = plus_scaled(total[r][s], found, x->scales[at]);
             }
@@ -193,9 +220,8 @@ INLINE void panels(const packed *w, const activations *x, int64_t row, int64_t e
         float found[4 * 4 * LANES];
         for (; panel + 4 <= last; panel += 4) TILE(1, 4);
     }
-    if (parts == 1) /* whose sums take half the registers */
-        for (; panel + 4 <= last; panel += 4)
-            rows_by_panels(w, x, row, end, panel, 4, bits, parts, y, type);
+    for (; panel + 4 <= last; panel += 4)
+        rows_by_panels(w, x, row, end, panel, 4, bits, parts, y, type);
     for (; panel + 2 <= last; panel += 2)
         rows_by_panels(w, x, row, end, panel, 2, bits, parts, y, type);
 #endif
@@ -411,6 +437,7 @@ void native_integer_product(const packed *w, const void *x, void *y, int64_t row
     a.sums = (int32_t *)(a.scales + whole * groups);
     a.high = (int8_t *)(a.sums + whole * groups);
     a.low = w->parts == 2 ? a.high + size : 0;
+    a.has_low = (uint8_t *)a.high + size * w->parts;
     const int64_t count = (w->outputs + LANES - 1) / LANES;
     if (rows == 1) round_row(&a, 0, x, type);
 #pragma omp parallel num_threads(threads)

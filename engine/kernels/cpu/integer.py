@@ -28,10 +28,10 @@ class IntegerWeights(Weights):
     steps, 16, 4], a step being 4 inputs of 8 bits or 8 of 4; scales and zero points [panels,
     groups, 16].
 
-    Grouped weights use activations in 16-bit integers, which adds no error to that of bfloat16 or
-    float16. On AMX many rows of bfloat16 are multiplied with 4-bit weights in bfloat16 instead
-    (tiled.c). Symmetric per-channel int8 quantizes activations to 8 bits per row, as the GPU
-    kernels do.
+    Grouped weights use activations in 8-bit integers per group, or in 16-bit ones where one stands
+    out of its group, which adds no error to that of bfloat16 or float16 (integer.c). On AMX many
+    rows of bfloat16 are multiplied with 4-bit weights in bfloat16 instead (tiled.c). Symmetric
+    per-channel int8 quantizes activations to 8 bits per row, as the GPU kernels do.
     """
 
     def __init__(
@@ -54,14 +54,13 @@ class IntegerWeights(Weights):
         super().__init__(shape, dtype, chunk.title, self._codes, self._scales, self._zeros)
         group = shape[1] if by_output else chunk.group_size
         self._library, self._bits, self._group = library, chunk.bits, group
-        self.rounds_activations = by_output  # to 8 bits, which is not lossless
         parts = 1 if by_output else 2
         self._arguments = Packed(
             *shape, group, self._bits, parts, scale_type=TYPES[self._scales.dtype],
             codes=self._codes.data_ptr(), scales=self._scales.data_ptr(),
             zeros=None if self._zeros is None else self._zeros.data_ptr(),
         )  # fmt: skip
-        row_bytes = parts * (shape[1] + APART) + 8 * (shape[1] // group)
+        row_bytes = parts * (shape[1] + APART) + 9 * (shape[1] // group)
         self._arguments.prepare(library.integer_product, row_bytes)
         is_tiled = chunk.bits == 4 and dtype is torch.bfloat16 and shape[1] % 32 == 0
         self._dequantized_from = MANY_ROWS if is_tiled and library.has_tiles else sys.maxsize

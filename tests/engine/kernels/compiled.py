@@ -24,6 +24,17 @@ def quantize_rows(x: Tensor) -> tuple[Tensor, Tensor]:
     return (wide * (127.0 / largest) + 128.5).to(torch.uint8).int() - 128, largest / 127.0
 
 
+def quantize_groups(x: Tensor, group: int) -> Tensor:
+    """x [T, K] as products with weights in groups round it: to 8 bits, or to 16 in groups of inputs
+    where one is more than 12 times the mean magnitude."""
+    wide = x.float().view(len(x), -1, group)
+    largest = wide.abs().amax(-1, keepdim=True).clamp_min(1e-30)
+    fine = (wide * (32512.0 / largest)).round().int()
+    coarse = (fine + 128 >> 8) * 256
+    stands_out = fine.abs().sum(-1, keepdim=True) * 12 < 32512 * group
+    return (torch.where(stands_out, fine, coarse) * (largest / 32512.0)).view_as(x)
+
+
 needs_compiler = pytest.mark.skipif(
     not build.is_expected(), reason="no C compiler, or no x86 processor with AVX2"
 )

@@ -23,7 +23,12 @@ from engine.numerics.rounding import (
     round_nf4,
     round_symmetric,
 )
-from tests.engine.kernels.compiled import leave_to_torch, needs_compiler, quantize_rows
+from tests.engine.kernels.compiled import (
+    leave_to_torch,
+    needs_compiler,
+    quantize_groups,
+    quantize_rows,
+)
 
 DTYPES = [torch.float32, torch.bfloat16, torch.float16]
 EPSILON = {torch.float32: 1e-6, torch.bfloat16: 6e-3, torch.float16: 1e-3}
@@ -80,9 +85,12 @@ def test_values_and_products_are_those_of_the_codes(
         assert torch.equal(held.dense(), codes.dequantize(dtype))  # bit by bit
     assert found.shape == (1, rows, outputs) and found.dtype == dtype
     seen = x.float()
-    if isinstance(held, IntegerWeights) and held.rounds_activations:
-        steps, scales = quantize_rows(x)
-        seen = steps * scales
+    if isinstance(held, IntegerWeights) and isinstance(codes, IntCodes):
+        if codes.is_int8_per_output:
+            steps, scales = quantize_rows(x)
+            seen = steps * scales
+        else:
+            seen = quantize_groups(x, codes.group_size)
     weight, offset = codes.dequantize(), None if bias is None else bias.float()
     expected = F.linear(seen, weight, offset)
     size = F.linear(seen.abs(), weight.abs()).max() + (0 if offset is None else offset.abs().max())
