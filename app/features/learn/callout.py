@@ -27,6 +27,11 @@ from widgets.theme.theme import RADIUS, SPACE_1, SPACE_2, SPACE_3, SPACE_4, them
 
 ARROW = 12
 WIDTH = 320
+RIM = SPACE_1 + ARROW
+"""From the control to the callout's edge where both boxes have an edge in common: its ring, and the
+room for an arrow."""
+DONE = "&Done"
+"""Text of the button that ends a lesson."""
 FOLLOW_MS = 100
 """The control moves with its list and the window."""
 TOOLBAR = 56
@@ -108,6 +113,7 @@ class Callout(QFrame):
             part.setVisible(bool(words))
         self.next.setText(next_text)
         self.next.setVisible(bool(next_text))
+        self.leave.setVisible(next_text != DONE)  # which does the same
         self.show()
         self.raise_()
         self._place()
@@ -221,29 +227,29 @@ def _seen(widget: QWidget, window: QWidget) -> QRect:
 
 def beside(size: QSize, target: QRect, clear: Sequence[QRect], room: QRect) -> QPoint:
     """The corner of a box of `size` in `room` that covers least of `target`, then least of `clear`:
-    at its right, its left, below or above it, or in the corner of the room."""
+    at its right, its left, below or above it with one edge in common, or in the corner of the room.
+    Of equals the first that the room does not move away from its place."""
     width, height = size.width(), size.height()
     sides = (target.right() + SPACE_2, target.left() - SPACE_2 - width)
-    levels = (
-        target.center().y() - height // 2, *(one.bottom() + SPACE_2 for one in clear),
-        room.bottom() - height, room.top(),
-    )  # fmt: skip
-    corners = [(x, y) for x in sides for y in levels]
-    corners += [
-        (target.left(), target.bottom() + SPACE_2),
-        (target.left(), target.top() - SPACE_2 - height),
-        (room.right() - width, room.bottom() - height),
-    ]
+    edges = (target.left() - RIM, target.right() + RIM - width)
+    levels = (*(one.bottom() + SPACE_2 for one in clear), room.bottom() - height, room.top())
+    corners = [(x, target.center().y() - height // 2) for x in sides]
+    corners += [(x, target.bottom() + SPACE_2) for x in edges]
+    corners += [(x, target.top() - SPACE_2 - height) for x in edges]
+    corners += [(x, y) for x in sides for y in levels]
+    corners.append((room.right() - width, room.bottom() - height))
 
     def within(x: int, y: int) -> QPoint:
         x = max(min(x, room.right() - width), room.left())
         return QPoint(x, max(min(y, room.bottom() - height), room.top()))
 
-    def covered(corner: QPoint) -> tuple[int, int]:
+    def cost(x: int, y: int) -> tuple[int, int, bool]:
+        corner = within(x, y)
         box = QRect(corner, size)
-        return _area(box & target), sum(_area(box & one) for one in clear)
+        covered = sum(_area(box & one) for one in clear)
+        return _area(box & target), covered, corner != QPoint(x, y)
 
-    return min((within(*corner) for corner in corners), key=covered)
+    return within(*min(corners, key=lambda corner: cost(*corner)))
 
 
 def _area(shared: QRect) -> int:

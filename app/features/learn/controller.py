@@ -10,7 +10,7 @@ from typing import Any
 from PySide6.QtCore import QObject, QTimer
 from PySide6.QtWidgets import QFrame, QWidget
 
-from app.features.learn.callout import Callout
+from app.features.learn.callout import DONE, Callout
 from app.features.learn.course import Course, Do, Stage
 from app.features.learn.lessons import LESSONS, Lesson, Step
 from app.features.learn.quality import plan_of, quality_text
@@ -24,6 +24,7 @@ from app.window.commands import Command
 from app.window.settings_store import SettingsStore
 from engine.units import bytes_text
 from widgets.controls.layouts import button, dressed, hbox, label, vbox, wrapped
+from widgets.controls.text import with_keys
 from widgets.theme.theme import SPACE_1, SPACE_2, SPACE_3
 
 LOOK_MS = 500
@@ -42,12 +43,12 @@ class LessonOffer(QFrame):
             wrapped(
                 "small",
                 "Change one setting under load and see its effect: 1 to 2 minutes each. "
-                "Later: Help\u00a0>\u00a0Lessons.",
+                "Also in Help\u00a0>\u00a0Lessons.",
             ),
             spacing=SPACE_1,
         )
         self.start = button("Start", start, kind="primary")
-        self.dismiss = button("Not now", dismiss, "Hide this card for good", "flat")
+        self.dismiss = button("Hide", dismiss, "Hide this card for good", "flat")
         margins = SPACE_3, SPACE_2, SPACE_2, SPACE_2
         hbox((words, 1), self.dismiss, self.start, of=self, margins=margins)
 
@@ -272,7 +273,7 @@ class Lessons(QObject):
             case Stage.MOVE:
                 text, next_text = course.step.ask, "&Do it for me"
             case Stage.APPLY:
-                text, next_text = "Press Apply.", "&Do it for me"
+                text, next_text = f"{with_keys('Press Apply', 'tune.apply')}.", "&Do it for me"
             case Stage.MEASURING:
                 text = f"Measuring after the change: {progress}."
             case Stage.EVALUATING:
@@ -281,9 +282,9 @@ class Lessons(QObject):
                 why, next_text = stage, "&Skip"
             case Stage.RESULT:
                 text, why = f"{course.result} {course.quality}".rstrip(), lesson.why
-                next_text = "&Next lesson" if course.following is not None else "&Done"
+                next_text = "&Next lesson" if course.following is not None else DONE
             case _:
-                text, next_text = course.result, "&Done"
+                text, next_text = course.result, DONE
         head = f"Lesson {course.number} of {len(LESSONS)}"
         self.callout.say(head, lesson.title, text, why, next_text)
         if is_new:

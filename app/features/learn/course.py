@@ -15,11 +15,9 @@ from collections.abc import Mapping, Sequence
 from enum import Enum, auto
 
 from app.features.learn.lessons import LESSONS, Lesson, Step
-from app.features.tune.verdict import LEAST, WANTED, State, Verdict
+from app.features.tune.verdict import LEAST, State, Verdict
 from engine.units import number
 
-BASELINE = LEAST
-"""Observations (requests, seconds) before the change."""
 LONGEST_S = 60.0
 """A measurement ends after this time, decided or not."""
 
@@ -83,8 +81,8 @@ class Course:
     def baseline(self, verdicts: Sequence[Verdict]) -> list[Do]:
         """The samples so far, as the range before a change."""
         if self.stage is Stage.BASELINE:
-            count = self._count({v.key: v.before.count for v in verdicts}, BASELINE)
-            if count >= BASELINE:
+            count = self._count({v.key: v.before.count for v in verdicts})
+            if count >= LEAST:
                 self.stage, self.progress = Stage.MOVE, ""
         return []
 
@@ -105,8 +103,8 @@ class Course:
         if self.stage is not Stage.MEASURING:
             return []
         wanted = [v for v in verdicts if v.key in self.lesson.wanted]
-        count = self._count({v.key: v.after.count for v in verdicts}, WANTED)
-        if count >= WANTED:
+        count = self._count({v.key: v.after.count for v in verdicts})
+        if count >= LEAST:
             self.progress = f"{number(seconds)} s, {number(LONGEST_S)} s at most"
         is_decided = bool(wanted) and all(
             v.state in (State.CHANGED, State.NO_CHANGE) for v in wanted
@@ -147,11 +145,12 @@ class Course:
     def leave(self) -> list[Do]:
         return self._end(Stage.OFF)
 
-    def _count(self, counts: Mapping[str, int], of: int) -> int:
+    def _count(self, counts: Mapping[str, int]) -> int:
         """Observations of the lesson's metric with the fewest; shows them."""
         key = min(self.lesson.wanted, key=lambda key: counts.get(key, 0))
         count = counts.get(key, 0)
-        self.progress = f"{min(count, of)} of {of} {'requests' if key == 'ttft' else 'seconds'}"
+        unit = "requests" if key == "ttft" else "seconds"
+        self.progress = f"{min(count, LEAST)} of {LEAST} {unit}"
         return count
 
     def _end(self, stage: Stage) -> list[Do]:

@@ -39,7 +39,7 @@ def plan_of(config: EngineConfig, before: Mapping[str, Any]) -> EvaluationPlan:
 
 
 def quality_text(outcome: Outcome) -> str:
-    """ "Cost: top-1 agreement 91.4 % (lossless: 99 %), perplexity +3.1 %, over 1,204 tokens." """
+    """ "Cost: top-1 agreement 91.4 % (target 99 %), perplexity +3.1 %, over 1,204 tokens." """
     if outcome.error is not None:
         error = outcome.error
         return f"Quality not measured: {error.cause} {error.remedy}".rstrip()
@@ -50,6 +50,6 @@ def quality_text(outcome: Outcome) -> str:
         return "Quality not measured: both precisions are identical."
     share = 100 * report.divergence.top1_agreement
     return (
-        f"Cost: top-1 agreement {share:.1f} % (lossless: {percent_text(TARGET)}), perplexity "
+        f"Cost: top-1 agreement {share:.1f} % (target {percent_text(TARGET)}), perplexity "
         f"{change_text(report.perplexity_change)}, over {counted(report.text.num_scored, 'token')}."
     )

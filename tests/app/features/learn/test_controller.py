@@ -12,7 +12,7 @@ from PySide6.QtCore import QPoint, QRect, QSize, Qt
 from PySide6.QtWidgets import QApplication
 from pytestqt.qtbot import QtBot
 
-from app.features.learn.callout import beside
+from app.features.learn.callout import RIM, beside
 from app.features.learn.controller import OFFERED, Lessons
 from app.features.learn.course import Stage
 from app.features.quantize.evaluation import EvaluationPlan
@@ -115,6 +115,18 @@ def test_the_callout_covers_no_target_that_leaves_room(data: st.DataObject) -> N
     assert room.contains(box) and not box.intersects(target)
     if target.right() < 320:  # a row of the list at the left
         assert not box.intersects(clear)
+
+
+@pytest.mark.parametrize("top", (40, 300, 560))
+@pytest.mark.parametrize("width", (1000, 1280))
+def test_the_callout_is_next_to_a_row_without_room_at_its_sides(top: int, width: int) -> None:
+    """With one edge in common: a row of the settings, between the rail and the charts."""
+    row, size = QRect(97, top, 293, 80), QSize(344, 150)
+    room = QRect(8, 8, width - 16, 780)
+    clear = [QRect(417, 100, width - 425, 350), QRect(417, 460, width - 425, 100)]
+    box = QRect(beside(size, row, clear, room), size)
+    assert box.top() - row.bottom() == 8 or row.top() - box.bottom() == 9
+    assert RIM in (row.left() - box.left(), box.right() + 1 - row.right())
 
 
 def test_the_history_tells_a_lessons_changes_from_the_users(
@@ -243,7 +255,9 @@ def test_the_lesson_on_precision_evaluates_it(
     is_shown = round(100 * made.divergence.top1_agreement, 1) in shown
     assert is_shown == (way == "report")
     assert ("No memory." in lessons.callout.text) == (way == "error")
-    lessons.leave()
+    assert lessons.callout.leave.isHidden()  # Done does the same
+    lessons.callout.next.click()
+    assert not lessons.course.is_on
 
 
 def test_the_offer_is_shown_until_it_is_answered(

@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.bench.workload import usable_token_ids
-from app.features.learn.course import BASELINE, LONGEST_S, Course, Do, Stage
+from app.features.learn.course import LONGEST_S, Course, Do, Stage
 from app.features.learn.lessons import LESSONS
 from app.features.tune.load_plan import why_not
-from app.features.tune.verdict import WANTED, Observed, Verdict
+from app.features.tune.verdict import LEAST, WANTED, Observed, Verdict
 from engine.config import SETTINGS, EngineConfig
 from tests.figures import numbers
 
@@ -31,13 +31,13 @@ def verdicts(before: int, after: int, factor: float = 1.0) -> list[Verdict]:
 EVENTS: dict[str, Callable[[Course], Sequence[Do]]] = {
     "start": lambda c: c.start(LESSONS[0], LESSONS[0].steps[0]),
     "last": lambda c: c.start(LESSONS[2], LESSONS[2].steps[0]),
-    "few": lambda c: c.baseline(verdicts(BASELINE - 1, 0)),
-    "enough": lambda c: c.baseline(verdicts(BASELINE, 0)),
+    "few": lambda c: c.baseline(verdicts(LEAST - 1, 0)),
+    "enough": lambda c: c.baseline(verdicts(LEAST, 0)),
     "pending": lambda c: c.chosen(True),
     "discarded": lambda c: c.chosen(False),
     "applied": lambda c: c.applied(),
-    "undecided": lambda c: c.measured(verdicts(BASELINE, 3), 1.0),
-    "decided": lambda c: c.measured(verdicts(BASELINE, WANTED, 5.0), 1.0),
+    "undecided": lambda c: c.measured(verdicts(LEAST, 3), 1.0),
+    "decided": lambda c: c.measured(verdicts(LEAST, WANTED, 5.0), 1.0),
     "late": lambda c: c.measured([], LONGEST_S),
     "evaluated": lambda c: c.evaluated("Agreement 97 %."),
     "fail": lambda c: c.fail("why"),
@@ -99,16 +99,23 @@ def test_the_way_through_a_lesson(names: tuple[str, ...], stage: Stage) -> None:
 
 def test_progress_names_its_unit() -> None:
     course = run("start", "few")
-    assert numbers(course.progress) == [BASELINE - 1, BASELINE] and "requests" in course.progress
+    assert numbers(course.progress) == [LEAST - 1, LEAST] and "requests" in course.progress
     course = Course()
     course.start(LESSONS[2], LESSONS[2].steps[0])
     course.baseline(verdicts(3, 0))
-    assert numbers(course.progress) == [3, BASELINE] and "seconds" in course.progress
+    assert numbers(course.progress) == [3, LEAST] and "seconds" in course.progress
+
+
+def test_progress_after_the_change_counts_what_a_result_needs() -> None:
+    course = run("start", "enough", "applied", "undecided")
+    assert numbers(course.progress) == [3, LEAST]  # as in the headline beside
+    course.measured(verdicts(LEAST, LEAST), 14.0)
+    assert numbers(course.progress) == [14, LONGEST_S]
 
 
 def test_the_sentence_has_what_was_measured_and_nothing_else() -> None:
     course = run("start", "enough", "applied")
-    course.measured(verdicts(BASELINE, WANTED, 5.0), 1.0, "weights 4 MiB → 1 MiB")
+    course.measured(verdicts(LEAST, WANTED, 5.0), 1.0, "weights 4 MiB → 1 MiB")
     assert numbers(course.result)[-2:] == [4, 1] and "TTFT" in course.result
     assert "not enough data" in run("start", "enough", "applied", "late").result.lower()
 
