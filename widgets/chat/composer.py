@@ -18,7 +18,8 @@ from widgets.theme.fonts import scaled
 from widgets.theme.icons import set_icon
 from widgets.theme.theme import SPACE_1, SPACE_2, SPACE_3, restyle, theme_notifier
 
-MAX_LINES, MIN_LINES = 8, 2
+LINES, LINES_IF_LOW = (2, 8), (1, 4)
+"""Least and most lines of the input, and those in a low window."""
 NARROW = 460
 """Width in pixels below which button labels are shortened, at the default text size."""
 _HINTS = (
@@ -200,7 +201,7 @@ class ComposerInput(QPlainTextEdit):
     def __init__(self) -> None:
         super().__init__(tabChangesFocus=True)
         self.setAccessibleName("Message")
-        self._least_lines = MIN_LINES
+        self._lines = LINES
         self.document().setDocumentMargin(SPACE_2)
         self.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
         self.setVerticalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
@@ -209,10 +210,10 @@ class ComposerInput(QPlainTextEdit):
         theme_notifier().changed.connect(self._fit)
         self._fit()
 
-    def set_least_lines(self, lines: int) -> None:
-        """Lines of an empty input: fewer in a low window."""
-        if lines != self._least_lines:
-            self._least_lines = lines
+    def set_lines(self, lines: tuple[int, int]) -> None:
+        """LINES or LINES_IF_LOW."""
+        if lines != self._lines:
+            self._lines = lines
             self._fit()
 
     def event(self, event: QEvent) -> bool:
@@ -256,16 +257,17 @@ class ComposerInput(QPlainTextEdit):
 
     def _fit(self) -> None:
         """As high as the text, within limits. The document of a plain text edit counts lines."""
-        lines = max(self._least_lines, int(self.document().size().height()))
-        shown = min(MAX_LINES, lines)
+        least, most = self._lines
+        lines = max(least, int(self.document().size().height()))
+        shown = min(most, lines)
         height = shown * QFontMetricsF(self.font()).lineSpacing() + 2 * SPACE_2 + SPACE_3
         self.setFixedHeight(int(height))
         always, never = Qt.ScrollBarPolicy.ScrollBarAsNeeded, Qt.ScrollBarPolicy.ScrollBarAlwaysOff
-        self.setVerticalScrollBarPolicy(always if lines > MAX_LINES else never)
+        self.setVerticalScrollBarPolicy(always if lines > most else never)
         # the longest hint that the lines have room for
         advance = self.fontMetrics().horizontalAdvance
         line = self.viewport().width() - 4 * SPACE_2  # it ends between words
-        room = self._least_lines * line
+        room = least * line
         fitting = (hint for hint in _HINTS if advance(hint) <= room)
         self.setPlaceholderText(next(fitting, _HINTS[-1]))
 

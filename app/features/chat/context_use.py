@@ -10,7 +10,6 @@ SHORT_REPLY = 256
 """With fewer tokens left, a reply is likely to be cut off."""
 SHOWN = 40
 """Characters by which a message is named."""
-_REMEDY = "Shorten the message, start a new chat, or increase the context length."
 
 
 class ContextUse(NamedTuple):
@@ -47,6 +46,13 @@ class ContextUse(NamedTuple):
     def is_too_long(self) -> bool:
         """Whether the engine would refuse the message."""
         return bool(self.draft and self.limit and self.total >= self.limit and not self.is_guess)
+
+    @property
+    def remedy(self) -> str:
+        """A new chat has more room than one with messages only."""
+        if self.used or self.unanswered:
+            return "Shorten the message, start a new chat, or increase the context length."
+        return "Shorten the message or increase the context length."
 
     @property
     def room(self) -> int | None:
@@ -92,15 +98,15 @@ def context_warning(use: ContextUse) -> str:
     if use.draft and use.room <= 0:
         return (
             f"The prompt is too long: about {use.total:,} tokens. Prompt and reply share a "
-            f"{use.limit:,}-token context. {_REMEDY}"
+            f"{use.limit:,}-token context. {use.remedy}"
         )
     if use.room <= 0:
-        return f"The context is full: {use.total:,} of {use.limit:,} tokens. {_REMEDY}"
+        return f"The context is full: {use.total:,} of {use.limit:,} tokens. {use.remedy}"
     if use.max_tokens is not None and use.draft and use.room < use.max_tokens:
         return (
             f"About {use.room:,} tokens left for the reply (max tokens: {use.max_tokens:,}). "
-            f"It may be truncated. {_REMEDY}"
+            f"It may be truncated. {use.remedy}"
         )
     if use.room < SHORT_REPLY and use.is_nearly_full:
-        return f"About {use.room:,} tokens left: the reply may be truncated. {_REMEDY}"
+        return f"About {use.room:,} tokens left: the reply may be truncated. {use.remedy}"
     return ""

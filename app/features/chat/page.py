@@ -31,7 +31,7 @@ from app.storage.search import terms_of
 from app.window.commands import Command
 from widgets.chat.attachments import FilePopover
 from widgets.chat.branch_popover import BranchPopover, PromptPopover
-from widgets.chat.composer import MIN_LINES, Composer, local_files
+from widgets.chat.composer import LINES, LINES_IF_LOW, Composer, local_files
 from widgets.chat.conversation_list import ConversationList
 from widgets.chat.empty_state import EmptyState
 from widgets.chat.reasoning import without_reasoning
@@ -45,7 +45,7 @@ from widgets.theme.fonts import scaled
 from widgets.theme.theme import SPACE_3, theme_notifier
 
 LOW = 470
-"""Height of the page, at the default text size, below which the input begins with one line."""
+"""Height of the page, at the default text size, below which the input has fewer lines."""
 FROM_ANYWHERE = ("stop", "regenerate", "continue", "copy")
 """These leave the shown page as it is: a reply is stopped or regenerated while watching charts."""
 
@@ -280,7 +280,7 @@ class ChatPage(QWidget):
 
     def _fit(self) -> None:
         """A low window is for the messages."""
-        self.composer.input.set_least_lines(1 if self.height() < scaled(LOW) else MIN_LINES)
+        self.composer.input.set_lines(LINES_IF_LOW if self.height() < scaled(LOW) else LINES)
 
     def keyPressEvent(self, event: QKeyEvent) -> None:
         is_escape = event.key() == Qt.Key.Key_Escape
@@ -298,7 +298,7 @@ class ChatPage(QWidget):
         self.stage = QWidget()
         self.stack = QStackedLayout(self.stage)
         self.first = QWidget()
-        vbox(hbox(self.model_notice, margins=(SPACE_3, SPACE_3, SPACE_3, 0)), (self.empty, 1),
+        vbox(hbox(self.model_notice, margins=(SPACE_3, 0, SPACE_3, 0)), (self.empty, 1),
              of=self.first)  # fmt: skip
         self.stack.addWidget(self.first)
         self.stack.addWidget(self.transcript)

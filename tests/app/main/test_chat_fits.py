@@ -66,6 +66,21 @@ def test_send_and_five_messages_are_whole(
     assert page.composer.isVisible()
 
 
+def test_a_message_that_is_too_long_leaves_room_for_the_buttons(
+    qtbot: QtBot, application: Application
+) -> None:
+    window, page = application.window, application.pages.chat_page
+    window.resize(1000, 640)
+    set_text(qtbot, application, 160)
+    page.composer.set_text("many words " * 8000)
+    qtbot.waitUntil(page.context_notice.isVisible)
+    qtbot.waitUntil(lambda: window.size().toTuple() == (1000, 640))
+    qtbot.wait(SETTLES_MS)
+    button, text = place_of(page.composer._button), place_of(page.composer.input)
+    assert not button.intersects(text) and window.rect().contains(button)
+    assert not page.composer._button.isEnabled()
+
+
 def test_docks_and_dialogs_have_their_sizes_back_after_large_text(
     qtbot: QtBot, application: Application
 ) -> None:

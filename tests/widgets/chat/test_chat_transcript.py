@@ -11,7 +11,7 @@ from PySide6.QtWidgets import QApplication
 from pytestqt.qtbot import QtBot
 
 from widgets.chat import message_text
-from widgets.chat.composer import MAX_LINES, Composer
+from widgets.chat.composer import LINES, LINES_IF_LOW, Composer
 from widgets.chat.message_text import MessageText
 from widgets.chat.message_view import UserMessageView
 from widgets.chat.records import MessageRecord
@@ -226,8 +226,10 @@ def test_views_of_messages_that_stay_are_kept(qtbot: QtBot) -> None:
     assert ids(transcript) == ["other"]
 
 
-def test_the_composer_grows_to_eight_lines(qtbot: QtBot) -> None:
-    composer = Composer()
+@pytest.mark.parametrize("lines", (LINES, LINES_IF_LOW))
+def test_the_composer_grows_with_its_text(qtbot: QtBot, lines: tuple[int, int]) -> None:
+    composer, (least, most) = Composer(), lines
+    composer.input.set_lines(lines)
     qtbot.addWidget(composer)
     composer.resize(400, 100)
     composer.show()
@@ -235,8 +237,8 @@ def test_the_composer_grows_to_eight_lines(qtbot: QtBot) -> None:
     for count in range(1, 15):
         composer.set_text("\n".join("line" for _ in range(count)))
         heights.append(composer.input.height())
-    assert heights[0] == heights[1] < heights[2] < heights[MAX_LINES - 1]
-    assert heights[MAX_LINES - 1] == heights[-1]
+    assert heights[0] == heights[least - 1] < heights[least] < heights[most - 1]
+    assert heights[most - 1] == heights[-1]
     always = Qt.ScrollBarPolicy.ScrollBarAlwaysOff
     assert composer.input.verticalScrollBarPolicy() != always
     composer.set_text("")

@@ -217,6 +217,11 @@ def test_what_would_not_fit_is_always_said(
         assert warning == ""
 
 
+def test_a_new_chat_is_a_remedy_where_there_is_a_chat() -> None:
+    fresh, later = (context_warning(ContextUse(used, 9000, 8192)) for used in (None, 40))
+    assert fresh and later and ("new chat" in later) and ("new chat" not in fresh)
+
+
 def test_the_meter_counts_what_is_written_and_warns(qtbot: QtBot, chat: Chat) -> None:
     chat.ask("One", "1")
     chat.page.composer.set_text("three more words")
