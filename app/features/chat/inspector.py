@@ -202,7 +202,7 @@ class ReplyInspector(QObject):
         if times.has(message.id):
             shown = partial(self._got_times, message.id)
             times.read(self, message.id, shown, self._refuse)
-        else:
+        elif not message.state.is_open:
             self.view.show_latency(None)
         if tokens.has(message.id):
             tokens.read(self, message.id, partial(self._got_tokens, message.id), self._refuse)

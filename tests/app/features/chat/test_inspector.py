@@ -129,6 +129,7 @@ def test_the_figures_are_those_of_the_reply(
     application.window.resize(1600, 1000)
     ask(application, "hello", max_tokens=500)
     view = page.inspector.view
+    assert view.isVisible() and view.no_times.isHidden()  # they may come
     qtbot.waitUntil(lambda: view.blocks.note.text().startswith("2 blocks"))  # while it runs
     chat.stop()
     wait_idle(qtbot, application)
