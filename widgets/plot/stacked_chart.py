@@ -92,7 +92,7 @@ class StackedAreaChart(TimeChart):
 
     def _part_labels(self, now: float) -> list[EndLabel]:
         """At the middle of their bands; none for a part that is printed as zero. In a low plot the
-        two largest parts and the total, at its height."""
+        two largest parts and their sum, at its height."""
         labels, total, nothing = [], 0.0, self._text(0.0)
         for key in self._areas:
             value = self.data.newest(key, now, self.shown_s)
@@ -104,7 +104,7 @@ class StackedAreaChart(TimeChart):
         if len(labels) > max(2.0, room):
             second = sorted(value for value, _ in labels)[-2]
             labels = [(value, one) for value, one in labels if value >= second][:2]
-            labels.append((total, EndLabel("total", self._text(total), "text", total)))
+            labels.append((total, EndLabel("used", self._text(total), "text", total)))
         return [one for _, one in labels]
 
     def _text(self, value: float) -> str:

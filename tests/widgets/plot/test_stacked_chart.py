@@ -50,7 +50,7 @@ def test_shares_are_stacked_under_the_limit(qtbot, clock: RedrawClock) -> None:
 
 
 @pytest.mark.parametrize(("height", "count"), [(140, 3), (400, 5)])
-def test_a_low_stack_labels_its_total_and_the_two_largest_parts(
+def test_a_low_stack_labels_its_sum_and_the_two_largest_parts(
     qtbot, clock: RedrawClock, height: int, count: int
 ) -> None:
     names = ("weights", "kv_used", "kv_cached", "kv_reserved", "other", "queued")
@@ -69,7 +69,10 @@ def test_a_low_stack_labels_its_total_and_the_two_largest_parts(
     heights = {label.label: label.y for label in chart.view.end_labels}
     assert len(heights) == count and "kv_cached" not in heights  # 0.00
     assert {"weights", "other"} < heights.keys() and heights["weights"] == 1.0
-    assert heights.get("total", 3.876) == pytest.approx(3.876)
+    assert heights.get("used", 3.876) == pytest.approx(3.876)
+    chart.set_limit(100.0)
+    chart.redraw()
+    assert len({label.label for label in chart.view.end_labels}) == count + 1
 
 
 def test_an_hour_of_a_stack_is_drawn_with_few_points(qtbot, clock: RedrawClock) -> None:
