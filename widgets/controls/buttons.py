@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from PySide6.QtCore import QEvent, QRect, QSize, Qt
+from PySide6.QtCore import QEvent, QRect, Qt
 from PySide6.QtGui import QGuiApplication, QPaintEvent, QResizeEvent
 from PySide6.QtWidgets import (
     QAbstractButton,
@@ -27,7 +27,6 @@ class IconButton(QToolButton):
         self, icon: str, text: str, pressed: Callable[[], object], parent: QWidget | None = None
     ) -> None:
         super().__init__(parent)
-        self.setIconSize(QSize(16, 16))
         self.setToolTip(text)
         self.setAccessibleName(text)
         self.setCursor(Qt.CursorShape.PointingHandCursor)

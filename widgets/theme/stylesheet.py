@@ -21,7 +21,7 @@ from string import Template
 import msgspec
 from PySide6.QtGui import QFontMetrics
 
-from widgets.theme.fonts import mono_font, point_size, ui_font
+from widgets.theme.fonts import mono_font, point_size, scaled, ui_font
 from widgets.theme.tables import Theme
 
 # What the stylesheet needs as pictures: name -> (colour name, path of the 12-pixel image)
@@ -85,7 +85,7 @@ QLabel[badge="reload"] { color: $badge_reload; border-color: $badge_reload; }
 
 QPushButton {
     background: $panel; color: $text; border: 1px solid $border; border-radius: 4px;
-    padding: 4px 12px; min-height: ${line}px;
+    padding: 4px 12px; min-height: ${line}px; icon-size: ${icon}px;
 }
 QPushButton:hover { background: $hover; border-color: $border_strong; }
 QPushButton:pressed, QPushButton:checked { background: $pressed; }
@@ -119,6 +119,7 @@ QPushButton::menu-indicator { image: url($image_down); width: 12px; right: 6px;
 
 QToolButton {
     background: transparent; border: 1px solid transparent; border-radius: 4px; padding: 3px;
+    icon-size: ${tool}px;
 }
 QToolButton:hover { background: $hover; }
 QToolButton:pressed, QToolButton:checked { background: $pressed; }
@@ -305,6 +306,8 @@ def stylesheet(table: Theme, images: Path) -> str:
         small=point_size("small"),
         large=point_size("large"),
         line=max(18, line),
+        icon=scaled(16),
+        tool=max(16, line - 6),  # with its padding hardly higher than a line of text
         field=max(20, line + 2),
         mono=", ".join(f'"{family}"' for family in mono_font().families()),
         handle=table.panel if not table.is_dark else table.text,

@@ -9,6 +9,8 @@ from PySide6.QtWidgets import QApplication, QLabel, QVBoxLayout, QWidget
 from pytestqt.qtbot import QtBot
 
 from widgets.chat.message_text import MessageText
+from widgets.controls.buttons import IconButton
+from widgets.controls.layouts import button
 from widgets.theme.fonts import figure_font, point_size, text_scale
 from widgets.theme.theme import apply_text_size, apply_theme, theme_notifier
 
@@ -18,6 +20,19 @@ def application(qapp: QApplication) -> Iterator[QApplication]:
     apply_theme(qapp, "light")
     yield qapp
     apply_text_size(qapp, 100)
+
+
+def test_icons_of_buttons_grow_with_the_text(qtbot: QtBot, application: QApplication) -> None:
+    alone, beside = IconButton("copy", "Copy", lambda: None), button("Start", lambda: None)
+    sides = list[tuple[int, int]]()
+    for percent in (80, 100, 160):
+        apply_text_size(application, percent)
+        for one in (alone, beside):
+            qtbot.addWidget(one)
+            one.ensurePolished()
+        sides.append((alone.iconSize().width(), beside.iconSize().width()))
+    assert sides[0] == sides[1] == (16, 16)
+    assert 16 < sides[2][0] < sides[2][1] == 26
 
 
 def test_every_font_follows_and_stays_over_a_change_of_the_theme(
