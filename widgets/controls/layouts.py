@@ -114,9 +114,10 @@ def wrapped(role: str = "", text: str = "") -> Label:
 
 
 def centered(text: str) -> Label:
-    """Small centred text of an empty view."""
-    middle = Qt.AlignmentFlag.AlignCenter
-    return dressed(Label(text, wordWrap=True, alignment=middle, margin=SPACE_4), role="small")
+    """Small centred text of an empty view, seen in a low one too."""
+    made = Label(text, wordWrap=True, alignment=Qt.AlignmentFlag.AlignCenter)
+    made.setContentsMargins(SPACE_4, 0, SPACE_4, 0)
+    return dressed(made, role="small")
 
 
 def stack(*pages: QWidget) -> QStackedWidget:

@@ -40,8 +40,9 @@ LEGEND = (
     Swatch("resumed", lambda table: (table.value("preempted"), table.value("prefill"))),
     Swatch("idle slot", of("queued"), fill=Qt.BrushStyle.BDiagPattern),
 )
-LATENCIES_FROM = 360
-"""Pixels of the panel's height with room for the latencies above the timeline."""
+LEGEND_FROM, LATENCIES_FROM = 130, 360
+"""Pixels of the panel's height with room for the legend, and for the latencies above the
+timeline."""
 
 
 class TimelinePanel(QFrame):
@@ -91,6 +92,7 @@ class TimelinePanel(QFrame):
 
     def resizeEvent(self, event: QResizeEvent) -> None:
         super().resizeEvent(event)
+        self.legend.setVisible(self.height() >= scaled(LEGEND_FROM))
         self.latencies.setVisible(self.height() >= scaled(LATENCIES_FROM))
 
     # Feeding -----------------------------------------------------------------------------------

@@ -79,6 +79,17 @@ def place(panel: TimelinePanel, ordinal: int) -> QPoint:
     return QPoint(right - (view.end - ordinal) * view.pitch + 1, 40)
 
 
+def test_a_low_panel_leaves_the_room_to_the_steps(qtbot: QtBot, panel: TimelinePanel) -> None:
+    panel.setMinimumSize(1, 1)
+    panel.resize(424, 104)
+    qtbot.waitUntil(lambda: panel.height() == 104)
+    assert panel.legend.isHidden()
+    text = panel._empty
+    assert text.contentsRect().height() - 2 * text.margin() >= text.fontMetrics().height()
+    panel.resize(424, 300)
+    qtbot.waitUntil(lambda: panel.legend.isVisible())
+
+
 def wheel(panel: TimelinePanel, notches: int, modifier: Qt.KeyboardModifier) -> None:
     at = QPointF(panel.view.rect().center())
     event = QWheelEvent(
