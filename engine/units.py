@@ -290,7 +290,8 @@ def speculative_name(method: str) -> str:
 
 
 def setting_text(value: object) -> str:
-    """The value of a setting: "auto", "on", "2.00 GiB", "4,096", "0.9", "BF16", "n-gram"."""
+    """The value of a setting: "auto", "on", "2.00 GiB", "4,096", "BF16", "n-gram"; "90 %" of 0.9, as
+    in the fields: settings with fractions are shares."""
     if value is None:
         return "auto"
     if isinstance(value, bool):
@@ -298,7 +299,7 @@ def setting_text(value: object) -> str:
     if isinstance(value, int):
         return bytes_text(value) if value >= 2**20 else number(value)
     if isinstance(value, float):
-        return f"{value:g}".replace("-", MINUS)
+        return percent_text(value, 3)
     text = f"{value}"
     if text.startswith("k=") and ",v=" in text:
         return kv_precision_text(*(side[2:] for side in text.split(",")))

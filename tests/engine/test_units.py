@@ -121,6 +121,7 @@ def test_a_precision_has_one_name() -> None:
         assert {u.precision_name(name) for name in names} == {shown}
         assert {u.setting_text(name) for name in names if "torch" not in name} == {shown}
     assert u.setting_text("k=int8,v=fp8") == "K INT8, V FP8"
+    assert [u.setting_text(share) for share in (0.05, 0.125, 0.9)] == ["5 %", "12.5 %", "90 %"]
     assert [u.setting_text(m) for m in ("ngram", "draft_model", "eagle3", "off", None)] == [
         "n-gram", "draft model", "EAGLE-3", "off", "auto",
     ]  # fmt: skip

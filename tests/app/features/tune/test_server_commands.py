@@ -66,7 +66,7 @@ def test_vllm_has_our_names_and_its_own_negation() -> None:
     assert words(command)[:3] == ["vllm", "serve", "/models/my model's"]
     assert option(command, "--max-num-seqs") == "8" and option(command, "--dtype") == "bfloat16"
     assert "--no-enable-prefix-caching" in words(command) and "--batching" not in words(command)
-    assert command.missing == ("Watermark (0.1)",)
+    assert command.missing == ("Watermark (10 %)",)
     assert numbers(vllm_command(BASE.replace(block_size=8)).notes[0]) == [8, 16]
 
 
