@@ -216,7 +216,8 @@ class StepField(QDoubleSpinBox):
         if self._is_all(text):
             return QValidator.State.Acceptable, text, position
         state, text, position = super().validate(text, position)
-        may_become = self._begins_a_word(text) or self._number(text) is not None
+        is_number = self._bare(text) == "-" or self._number(text) is not None  # else "-5" were 5
+        may_become = is_number or self._begins_a_word(text)
         if state is QValidator.State.Invalid and may_become:
             state = QValidator.State.Intermediate
         return state, text, position
