@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,7 +21,13 @@ from app.features.models.placement import (
     stages_wanted,
 )
 from engine.config import SETTINGS, EngineConfig
-from engine.snapshot import EngineSnapshot, ModelInfo, SpeculationSnapshot, StepRecord
+from engine.snapshot import (
+    EngineSnapshot,
+    ModelInfo,
+    SpeculationSnapshot,
+    StepRecord,
+    ThreadsOf,
+)
 from engine.units import (
     bytes_text,
     counted,
@@ -78,6 +84,17 @@ def _sized_for(s: EngineSnapshot) -> str:
     usable = s.blocks.num_blocks * (1.0 - s.config.watermark)
     count = int(usable / math.ceil(length / s.blocks.block_size) + 1e-9)
     return f"auto: room for {counted(count, 'request')} of {length:,} tokens" if count else ""
+
+
+def _merged(found: Sequence[ThreadsOf]) -> list[ThreadsOf]:
+    """Neighbouring step sizes with the same thread count as one."""
+    merged: list[ThreadsOf] = []
+    for one in found:
+        if merged and (merged[-1].last + 1, merged[-1].threads) == (one.first, one.threads):
+            merged[-1] = merged[-1]._replace(last=one.last)
+        else:
+            merged.append(one)
+    return merged
 
 
 def _in_ram(num_bytes: int) -> str:
@@ -365,7 +382,7 @@ class Hints:
         parts = []
         if threads.others is not None:
             parts.append(f"Other programs use {threads.others:.1f} cores")
-        for first, last, best in threads.found:
+        for first, last, best in _merged(threads.found):
             tokens = counted(first, "token") if first == last else f"{first} to {last} tokens"
             parts.append(f"{tokens}: {counted(best, 'thread')}")
         return " · ".join(parts)

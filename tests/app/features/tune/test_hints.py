@@ -119,6 +119,9 @@ def test_threads_of_the_steps_are_told(idle: EngineSnapshot) -> None:
     hints.update(dataclasses.replace(idle, threads=ThreadFigures(4, 1, 3, 1.04, found)))
     assert numbers(hints.hint("num_threads")) == [1, 4, 2]
     assert numbers(hints.hint("adaptive_threads")) == [1, 1, 1, 4, 7, 2]
+    found = (ThreadsOf(1, 1, 1), ThreadsOf(2, 3, 1), ThreadsOf(4, 7, 2), ThreadsOf(16, 31, 2))
+    hints.update(dataclasses.replace(idle, threads=ThreadFigures(4, 1, 3, None, found)))
+    assert numbers(hints.hint("adaptive_threads")) == [1, 3, 1, 4, 7, 2, 16, 31, 2]
     hints.update(dataclasses.replace(idle, threads=ThreadFigures(1, 1, 1, None)))
     assert hints.hint("adaptive_threads")
 
