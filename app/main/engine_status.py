@@ -10,6 +10,7 @@ from PySide6.QtCore import QObject, QTimer, Signal
 
 from app.clients.target import LinkChanged, LinkState, Remark
 from app.features.models.downloads import State
+from app.features.models.precision import precision_text
 from app.features.models.session import LINK
 from app.link.bridge import EngineBridge, EngineState
 from app.link.change_watch import Applied
@@ -19,7 +20,7 @@ from app.window.notices import Kind, Notice
 from app.window.program_settings import PROCESS
 from engine import messages
 from engine.snapshot import EngineSnapshot
-from engine.units import percent_text, precision_name, rough_duration
+from engine.units import percent_text, rough_duration
 from widgets.live.figures import StateKind
 from widgets.live.metric_store import MetricStore
 from widgets.plot.series import MarkKind
@@ -295,8 +296,8 @@ class FinishedWork(QObject):
 
     def _on_loaded(self, event: messages.Loaded) -> None:
         model, config = event.model, event.config
-        precision = precision_name(config.dtype)
-        text, details = f"Loaded {model.name}.", f"{precision} on {config.device}."
+        text = f"Loaded {model.name}."
+        details = f"{precision_text(model, config)} on {config.device}."
         notice = Notice(LOADED, text, details, actions=(("Chat", self._show_chat),))
         if self._is_chat_shown():
             self._dismiss(LOADED)  # of the model before
