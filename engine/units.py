@@ -290,8 +290,9 @@ def speculative_name(method: str) -> str:
 
 
 def setting_text(value: object) -> str:
-    """The value of a setting: "auto", "on", "2.00 GiB", "4,096", "BF16", "n-gram"; "90 %" of 0.9, as
-    in the fields: settings with fractions are shares."""
+    """The value of a setting: "auto", "on", "2.00 GiB", "4,096", "90 %", "BF16", "n-gram".
+
+    Settings with fractions are shares, in percent as in their fields."""
     if value is None:
         return "auto"
     if isinstance(value, bool):
