@@ -79,7 +79,7 @@ class _TableDialog(QDialog):
         content = dressed(QWidget(), bare=True)
         parts = in_columns(self.sections)
         columns = [(vbox(_make_table(part), STRETCH, spacing=-1), 1) for part in parts]
-        hbox(*columns, of=content, spacing=2 * SPACE_6)
+        hbox(*columns, of=content, spacing=2 * SPACE_6, margins=(SPACE_2,) * 4)
         area = scroll_area(content, self.windowTitle())
         area.setProperty("bare", True)
         area.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAsNeeded)
@@ -89,14 +89,14 @@ class _TableDialog(QDialog):
 
     def _fit(self) -> None:
         """As large as the tables, within the screen."""
-        for text in self._content.findChildren(QLabel):
-            text.ensurePolished()  # in its own font it is wider
-        bar = self._area.verticalScrollBar().sizeHint().width()
+        for one in (self._area, *self._content.findChildren(QLabel)):
+            one.ensurePolished()  # its ring, and its own font, need room
+        bar, frame = self._area.verticalScrollBar().sizeHint().width(), 2 * self._area.frameWidth()
         layout = self.layout()
         assert layout is not None
         layout.activate()
         beside = layout.sizeHint() - self._area.sizeHint()
-        wanted = self._content.sizeHint() + QSize(bar, 0) + beside
+        wanted = self._content.sizeHint() + QSize(bar + frame, frame) + beside
         self.resize(wanted.boundedTo(self.screen().availableSize() - QSize(*FRAME)))
 
 
