@@ -28,6 +28,7 @@ from widgets.theme.tables import Theme
 _IMAGES = {
     "down": ("text_muted", "M2.5 4.5 6 8l3.5-3.5"),
     "down_off": ("text_disabled", "M2.5 4.5 6 8l3.5-3.5"),
+    "down_primary": ("accent_text", "M2.5 4.5 6 8l3.5-3.5"),
     "up": ("text_muted", "M2.5 7.5 6 4l3.5 3.5"),
     "up_off": ("text_disabled", "M2.5 7.5 6 4l3.5 3.5"),
     "right": ("text_muted", "M4.5 2.5 8 6l-3.5 3.5"),
@@ -114,8 +115,10 @@ QPushButton[kind="link"] {
 QPushButton[kind="link"]:hover { text-decoration: underline; }
 QPushButton[kind="link"]:focus { border: 1px solid $accent; border-radius: 2px; }
 QPushButton[kind="link"]:disabled { color: $text_disabled; }
-QPushButton::menu-indicator { image: url($image_down); width: 12px; right: 6px;
+QPushButton::menu-indicator { image: url($image_down); width: 12px; height: 12px; right: 6px;
     subcontrol-position: center right; subcontrol-origin: padding; }
+QPushButton[kind="primary"]::menu-indicator { image: url($image_down_primary); }
+QPushButton::menu-indicator:disabled { image: url($image_down_off); }
 
 QToolButton {
     background: transparent; border: 1px solid transparent; border-radius: 4px; padding: 3px;

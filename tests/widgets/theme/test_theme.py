@@ -10,8 +10,17 @@ from pathlib import Path
 import msgspec
 import pytest
 from PySide6.QtGui import QColor, QFont, QPalette
-from PySide6.QtWidgets import QApplication, QFrame, QLabel, QPushButton, QVBoxLayout, QWidget
+from PySide6.QtWidgets import (
+    QApplication,
+    QFrame,
+    QLabel,
+    QMenu,
+    QPushButton,
+    QVBoxLayout,
+    QWidget,
+)
 
+from widgets.controls.layouts import button
 from widgets.theme import tables
 from widgets.theme import theme as theme_module
 from widgets.theme.fonts import figure_font, has_tabular_digits, mono_font, point_size, ui_font
@@ -235,6 +244,22 @@ def test_readable_moves_a_colour_no_further_than_needed() -> None:
     assert mix("#000000", "#ffffff", 0.5) == "#808080"
     with pytest.raises(ValueError, match="rrggbb"):
         contrast("red", "#ffffff")
+
+
+@pytest.mark.parametrize("mode", ("light", "dark"))
+def test_the_arrow_of_a_menu_is_seen_on_a_primary_button(
+    qtbot, qapp_light: QApplication, mode: Mode
+) -> None:
+    apply_theme(qapp_light, mode)
+    made = button("", lambda: None, kind="primary")
+    qtbot.addWidget(made)
+    made.setMenu(QMenu(made))
+    made.resize(60, 30)
+    made.show()
+    image, ink = made.grab().toImage(), QColor(theme().accent_text)
+    colors = [QColor(image.pixel(x, y)) for x in range(40, 56) for y in range(8, 22)]
+    near = [c for c in colors if abs(c.lightness() - ink.lightness()) < 40]
+    assert 8 <= len(near) < 60  # an arrow of 12 pixels
 
 
 def test_every_picture_of_the_stylesheet_exists(qapp_light: QApplication) -> None:
