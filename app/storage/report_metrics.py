@@ -102,6 +102,8 @@ def text_of(form: Form, value: float | None) -> str:
         return duration_text(value)
     if form is Form.SMALL:
         return "0" if value == 0 else f"{value:.4f}" if abs(value) >= 0.001 else f"{value:.2e}"
+    if 0 < abs(value) < 0.1:  # where three decimals are one or two digits
+        return f"{value:#.3g}"
     digits = 0 if abs(value) >= 10_000 else 1 if abs(value) >= 1000 else 3
     return f"{value:,.{digits}f}"
 

@@ -54,7 +54,8 @@ def test_figures_that_were_not_measured_are_missing() -> None:
 @pytest.mark.parametrize(
     ("form", "value", "text"),
     [
-        (Form.NUMBER, 7.25, "7.250"), (Form.NUMBER, 12345.6, "12,346"),
+        (Form.NUMBER, 7.25, "7.250"), (Form.NUMBER, 0.01204, "0.0120"),
+        (Form.NUMBER, 12345.6, "12,346"),
         (Form.SMALL, 0.0, "0"), (Form.SMALL, 0.01234, "0.0123"), (Form.SMALL, 2.5e-7, "2.50e-07"),
         (Form.SHARE, 0.9756, "97.56%"), (Form.CLOSE_SHARE, 0.99994, "99.994%"),
         (Form.CHANGE, 0.0123, "+1.23%"), (Form.CHANGE, -0.0123, "−1.23%"),
