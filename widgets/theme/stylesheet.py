@@ -274,6 +274,7 @@ QListView::item:selected, QTreeView::item:selected {
     background: $selection; color: $selection_text;
 }
 QTableView[padded="true"]::item { padding: 3px 5px; }  /* + 3px of Qt: as the headings */
+QTreeView[padded="true"]::item { padding: 4px 5px; }
 QHeaderView { background: $raised; border: none; }
 QHeaderView::section {
     background: $raised; color: $text_muted; border: none; padding: 4px 8px;

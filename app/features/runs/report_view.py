@@ -31,7 +31,7 @@ from app.storage.report_store import StoredReport
 from engine.evaluate.report import Alternative, AnswerPair, Answers, WorstToken
 from widgets.controls.buttons import ButtonRows
 from widgets.controls.frames import scroll_area, scroll_by_keys
-from widgets.controls.layouts import STRETCH, button, empty_layout, vbox, wrapped
+from widgets.controls.layouts import STRETCH, button, dressed, empty_layout, vbox, wrapped
 from widgets.controls.lines import ElidedLine, title_line
 from widgets.theme.theme import (
     SPACE_1,
@@ -148,8 +148,7 @@ class AnswersView(QWidget):
         super().__init__()
         self.title = QLabel()
         self.title.setProperty("role", "title")
-        self.list = QTreeWidget()
-        self.list.setAccessibleName("Answers")
+        self.list = dressed(QTreeWidget(), "Answers", padded=True)
         self.list.setRootIsDecorated(False)
         self.list.setHeaderLabels(list(HEADERS))
         header = self.list.header()

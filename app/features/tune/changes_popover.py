@@ -26,7 +26,7 @@ class ChangesPopover(Popover):
     def __init__(self, history: ChangeHistory, parent: QWidget) -> None:
         super().__init__(parent, "Changes")
         self._history = history
-        self.list = dressed(QTreeWidget(), "Changes, newest first", rootless=True)
+        self.list = dressed(QTreeWidget(), "Changes, newest first", padded=True)
         self.list.setRootIsDecorated(False)
         self.list.setUniformRowHeights(True)
         self.list.setHeaderLabels(["Time", "Change", "Measured result"])

@@ -6,9 +6,17 @@ from collections.abc import Iterator
 
 import pytest
 from PySide6.QtGui import QImage
-from PySide6.QtWidgets import QApplication, QTableWidget, QTableWidgetItem, QWidget
+from PySide6.QtWidgets import (
+    QApplication,
+    QTableWidget,
+    QTableWidgetItem,
+    QTreeWidget,
+    QTreeWidgetItem,
+    QWidget,
+)
 from pytestqt.qtbot import QtBot
 
+from widgets.controls.layouts import dressed
 from widgets.controls.tables import FittedColumns, dress_table
 from widgets.theme.theme import apply_text_size, apply_theme
 
@@ -86,3 +94,14 @@ def test_cells_begin_where_their_headings_do(qapp: QApplication, qtbot: QtBot) -
     table.setItem(0, 0, QTableWidgetItem("HH"))
     table.show()
     assert abs(_left_of_text(table.viewport()) - _left_of_text(table.horizontalHeader())) <= 1
+
+
+def test_cells_of_a_tree_without_roots_do_too(qapp: QApplication, qtbot: QtBot) -> None:
+    apply_theme(qapp, "light")
+    tree = dressed(QTreeWidget(), "Changes", padded=True)
+    qtbot.addWidget(tree)
+    tree.setRootIsDecorated(False)
+    tree.setHeaderLabels(["HH"])
+    tree.addTopLevelItem(QTreeWidgetItem(["HH"]))
+    tree.show()
+    assert abs(_left_of_text(tree.viewport()) - _left_of_text(tree.header())) <= 1
