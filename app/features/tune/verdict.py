@@ -122,7 +122,15 @@ class Verdict:
     @property
     def progress(self) -> str:
         """ "TTFT 9 of 12 samples"."""
-        return f"{self.name} {self.after.count} of {LEAST} {self._unit}"
+        return self._counted(self.after)
+
+    @property
+    def before_progress(self) -> str:
+        """The same of the range before."""
+        return self._counted(self.before)
+
+    def _counted(self, side: Observed) -> str:
+        return f"{self.name} {side.count} of {LEAST} {self._unit}"
 
     @property
     def about(self) -> str:
@@ -181,6 +189,9 @@ def headline(verdicts: Sequence[Verdict], seconds: float) -> tuple[list[Verdict]
         return [], f"not enough data yet ({few})"
     if State.NO_CHANGE in states:
         return [], f"no clear change (under {percent_text(SAME)})"
+    if any(verdict.before.count for verdict in verdicts):
+        few = ", ".join(v.before_progress for v in verdicts if v.before.count < LEAST)
+        return [], f"not enough data before the change ({few})"
     return [], "no load before the change to compare with"
 
 

@@ -161,6 +161,8 @@ def test_the_headline_has_what_changed_and_else_why_nothing_is_said() -> None:
     assert unclear.state is State.UNCERTAIN
     assert numbers(headline([same, unclear], 20)[1])[-2:] == [20, 60]
     assert numbers(headline([same, unclear], 60)[1])[-1:] == [60]
+    early = [verdict("ttft", low[:4], high), verdict("itl", low[:9], low)]
+    assert numbers(headline(early, 20)[1]) == [4, LEAST, 9, LEAST]  # there was a load before
     for before, after in ((none, none), (none, high)):
         claims, words = headline([verdict("ttft", before, after)], 20)
         assert not claims and words
