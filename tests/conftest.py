@@ -123,10 +123,11 @@ def qt_guard(request: pytest.FixtureRequest) -> Iterator[None]:
     collector.start()
     warnings = _QtWarnings()
     threads = set(threading.enumerate())
-    timers, windows = _active_timers(), _windows()
+    timers, windows, unowned = _active_timers(), _windows(), set(_unowned())
     with warnings:
         yield
         leaks = _leaks(threads, timers, windows)
+    _delete_unowned(unowned)
     collector.stop()
     collector.look()
     collector.deleteLater()
@@ -227,6 +228,30 @@ def _top_level() -> dict[int, Any]:
         for w in QApplication.topLevelWidgets()
         if w.parent() is None and w.metaObject().className() != "QTipLabel"
     }
+
+
+def _unowned() -> dict[int, Any]:
+    """Parts of the application that have no parent: Python alone keeps them."""
+    import shiboken6
+    from PySide6.QtCore import QObject
+
+    return {
+        shiboken6.getCppPointer(o)[0]: o
+        for o in shiboken6.getAllValidWrappers()
+        if isinstance(o, QObject) and type(o).__module__.startswith("app.") and o.parent() is None
+    }
+
+
+def _delete_unowned(before: set[int]) -> None:
+    """A connection keeps the function that it calls, which garbage collection does not see: an
+    object whose signal calls a function that refers to it, and with it a whole window, would
+    live, and be looked through, until the last test."""
+    from PySide6.QtCore import QCoreApplication, QEvent
+
+    for pointer, made in _unowned().items():
+        if pointer not in before:
+            made.deleteLater()
+    QCoreApplication.sendPostedEvents(None, QEvent.Type.DeferredDelete)
 
 
 def _windows() -> set[int]:
