@@ -16,7 +16,10 @@ from app.__main__ import main
 from app.paths import starter_draft, starter_model
 from tests.figures import numbers
 
-GREEDY = ["--temperature", "0", "--num-threads", "1", "--kv-cache-memory-bytes", "16MiB"]
+GREEDY = [
+    "--temperature", "0", "--num-threads", "1", "--kv-cache-memory-bytes", "16MiB",
+    "--max-num-batched-tokens", "512",
+]  # fmt: skip
 TOKENS = [*GREEDY, "--ignore-eos", "--max-tokens"]
 
 
