@@ -23,7 +23,13 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
-from engine.kernels.cpu.library_cache import UnavailableError, cache_folder, is_intact, store
+from engine.kernels.cpu.library_cache import (
+    UnavailableError,
+    cache_folder,
+    is_intact,
+    one_at_a_time,
+    store,
+)
 
 FOLDER = Path(__file__).parent
 SOURCES = sorted(FOLDER.glob("*.c"))
@@ -78,11 +84,12 @@ def compiled(processor: str = "native") -> tuple[Path, Compiler]:
     compiler, openmp = find_compiler(), loaded_openmp()
     key = _fingerprint(compiler, openmp, processor)
     target = cache_folder() / f"kernels-{key}.so"
-    if not is_intact(target, key):
-        try:
-            store(_compile(compiler, openmp, processor), target, key)
-        except OSError as error:
-            raise UnavailableError(f"cannot save the CPU kernels: {error}") from error
+    try:
+        with one_at_a_time(target.parent, _TIMEOUT_S):
+            if not is_intact(target, key):
+                store(_compile(compiler, openmp, processor), target, key)
+    except OSError as error:
+        raise UnavailableError(f"cannot save the CPU kernels: {error}") from error
     return target, compiler
 
 

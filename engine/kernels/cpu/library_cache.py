@@ -13,6 +13,9 @@ import logging
 import os
 import stat
 import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 CACHE_VARIABLE = "INFERDECK_CACHE_DIR"
@@ -47,6 +50,27 @@ def cache_folder(name: str = "native") -> Path:
     except (OSError, RuntimeError) as error:  # also where there is no home
         raise UnavailableError(f"cannot write the cache folder: {error}") from error
     return folder
+
+
+@contextmanager
+def one_at_a_time(folder: Path, longest_s: float) -> Iterator[None]:
+    """Waits while another process, or thread, is here for the same folder: what that one stores
+    need not be made again. Goes on after `longest_s`, and where the file system has no locks."""
+    import fcntl  # libraries are compiled on Linux alone
+
+    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        until = time.monotonic() + longest_s
+        with suppress(OSError):
+            while time.monotonic() < until:
+                try:
+                    fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    break
+                except BlockingIOError:
+                    time.sleep(0.02)
+        yield
+    finally:
+        os.close(handle)  # and with it the lock
 
 
 def is_intact(file: Path, key: str) -> bool:

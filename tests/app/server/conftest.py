@@ -23,7 +23,7 @@ from engine.snapshot import EngineSnapshot
 
 CONFIG = EngineConfig().replace(
     model=str(starter_model()), dtype="float32", num_threads=1, max_num_seqs=64,
-    kv_cache_memory_bytes=96 * 2**20,
+    kv_cache_memory_bytes=96 * 2**20, max_num_batched_tokens=512,
 )  # fmt: skip
 LIMITS = Limits(max_body_bytes=200_000, max_queued=200)
 TIGHT = Limits(

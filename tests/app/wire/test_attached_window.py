@@ -41,7 +41,7 @@ class Headless:
         words = [
             sys.executable, "-m", "app", "serve", "--port", "0", "--json", "--dtype", "float32",
             "--num-threads", "1", "--kv-cache-memory-bytes", str(64 * 2**20),
-            "--shutdown-timeout", "1", *options,
+            "--max-num-batched-tokens", "512", "--shutdown-timeout", "1", *options,
         ]  # fmt: skip
         environment = {k: v for k, v in os.environ.items() if k != "INFERDECK_API_KEY"}
         self.process = subprocess.Popen(

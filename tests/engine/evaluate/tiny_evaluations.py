@@ -16,9 +16,10 @@ NUM_TOKENS = 150
 
 
 def config_of(folder: Path, **changes: Any) -> EngineConfig:
-    return EngineConfig(model=str(folder), dtype="float32", num_threads=1, block_size=8).replace(
-        **changes
+    config = EngineConfig(
+        model=str(folder), dtype="float32", num_threads=1, block_size=8, max_num_batched_tokens=512
     )
+    return config.replace(**changes)
 
 
 @torch.inference_mode()

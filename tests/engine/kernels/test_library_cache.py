@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import logging
 import os
+import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -173,3 +175,32 @@ class TestFolder:
         for _ in range(2):
             assert build.compiled()[0] == path and path.read_bytes().startswith(LIBRARY)
         assert len(compiled) == 2 and path.parent == folder
+
+    @needs_compiler
+    def test_who_comes_meanwhile_waits_and_compiles_nothing(
+        self, folder: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        build.loaded_openmp()  # its first import is not what they wait for
+        begun, may_end, compiled = threading.Event(), threading.Event(), []
+
+        def compile_(compiler: object, openmp: str, processor: str) -> bytes:
+            compiled.append(processor)
+            begun.set()
+            assert may_end.wait(60)
+            return LIBRARY
+
+        monkeypatch.setattr(build, "_compile", compile_)
+        with ThreadPoolExecutor() as pool:
+            first = pool.submit(build.compiled)
+            assert begun.wait(60)
+            others = [pool.submit(build.compiled) for _ in range(2)]
+            time.sleep(0.1)
+            assert not any(other.done() for other in others)
+            may_end.set()
+            assert {one.result(60) for one in (first, *others)} == {first.result()}
+        assert len(compiled) == 1
+
+    def test_a_lock_that_stays_is_not_waited_for_for_ever(self, folder: Path) -> None:
+        cache.cache_folder()
+        with cache.one_at_a_time(folder, 60), cache.one_at_a_time(folder, 0.05):
+            pass

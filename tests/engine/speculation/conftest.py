@@ -17,7 +17,7 @@ from tests.engine.speculation.runs import PROMPTS, results
 @pytest.fixture(scope="session")
 def plain(tiny_folder: Path) -> list[Any]:
     config = EngineConfig(model=str(tiny_folder), dtype="float32", num_threads=1, block_size=8,
-                          kv_cache_memory_bytes=2**20)  # fmt: skip
+                          kv_cache_memory_bytes=2**20, max_num_batched_tokens=512)  # fmt: skip
     engine = LLMEngine(config)
     found = results(engine)
     engine.shutdown()
