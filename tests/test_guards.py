@@ -79,9 +79,25 @@ def test_a_task(qtbot):
     run_task(kept[-1], lambda: time.sleep(1.0), kept.append, kept.append)
 """
 """Its thread outlasts ENDING_S."""
+KEPT_BY_ITS_OWN_CONNECTION = """
+import gc, weakref
+from PySide6.QtCore import QObject, Signal
+class Part(QObject):
+    __module__ = "app.parts"
+    said = Signal()
+def test_one(qtbot):
+    part = Part()
+    part.said.connect(lambda: part)
+    kept.append(weakref.ref(part))
+def test_other(qtbot):
+    gc.collect()
+    assert kept[0]() is None
+"""
 WITHOUT_QT = """
-import os, sys
+import gc, os, sys
+COLLECTED_WHILE_IMPORTING = gc.isenabled()
 def test_it():
+    assert gc.isenabled() and not COLLECTED_WHILE_IMPORTING
     assert "PySide6.QtCore" not in sys.modules
     assert os.environ["INFERDECK_DATA_DIR"] != os.environ["INFERDECK_CONFIG_DIR"]
     assert os.environ["HF_HUB_OFFLINE"] == "1"
@@ -111,6 +127,12 @@ def test_a_task_may_end_after_its_test(tmp_path: Path) -> None:
     stuck = BEGINNING + "tests.conftest.TASK_S = 0.2\n" + UNINTERRUPTED
     result = _pytest(tmp_path, stuck)
     assert result.returncode == 1 and "leaked thread: task" in result.stdout, result.stdout
+
+
+def test_a_part_of_the_application_ends_with_its_test(tmp_path: Path) -> None:
+    pytest.importorskip("pytestqt")
+    result = _pytest(tmp_path, BEGINNING + KEPT_BY_ITS_OWN_CONNECTION)
+    assert result.returncode == 0 and "2 passed" in result.stdout, result.stdout
 
 
 def test_a_careless_qt_test_fails(tmp_path: Path) -> None:
