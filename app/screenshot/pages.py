@@ -137,14 +137,14 @@ def take_runs(camera: Camera) -> Iterator[Path]:
     with tempfile.TemporaryDirectory() as folder:
         text = Path(folder) / "notes.txt"
         text.write_text(builtin_text(STARTER).read()[:TEXT_BYTES], encoding="utf-8")
-        recipe = page.forms.recipe
+        recipe = page.quantizing.form
         recipe.fields.source.choose(str(starter_model()))
         recipe.fields.num_sequences.setValue(8)
         recipe.fields.length.setValue(128)
         recipe.measure_text.choose(TextChoice("", str(text)))
         camera.wait(lambda: recipe.can_start, "quantization could not start")
         yield from camera.take("quantize-recipe")
-        page.forms.start_quantizing()
+        page.quantizing.start()
         camera.wait(lambda: page.run is None or len(page.run.layers) >= 3, "no layer was quantized")
         yield from camera.take("quantize-run")
         _wait_for_job(camera)
@@ -177,9 +177,9 @@ def _evaluate(camera: Camera, text: Path) -> Iterator[Path]:
     )
     path = str(starter_model())
     plan = EvaluationPlan(ModelChoice(path, precision), text=TextChoice("", str(text)))
-    page.forms.evaluate.show_plan(plan)
+    page.evaluating.form.show_plan(plan)
     yield from camera.take("quantize-evaluate")
-    page.forms.start_evaluating()
+    page.evaluating.start()
     _wait_for_job(camera)
     page.table.choose(*(run.id for run in page.table.runs if run.is_report))
     _wait_for_job(camera)

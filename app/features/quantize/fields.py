@@ -35,13 +35,12 @@ class Field(QWidget):
     def __init__(self, title: str, *controls: QWidget, tip: str = "") -> None:
         super().__init__()
         self.setToolTip(tip)
-        label = QLabel(title)
-        label.setVisible(bool(title))
+        label = [QLabel(title)] if title else []
         fixed = QAbstractButton | QAbstractSpinBox
         row = hbox(*((control, int(not isinstance(control, fixed))) for control in controls))
         self._note = wrapped("small")
         self._note.hide()
-        vbox(label, row, self._note, of=self, spacing=SPACE_1 // 2)
+        vbox(*label, row, self._note, of=self, spacing=SPACE_1 // 2)
 
     @property
     def note(self) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from PySide6.QtCore import QEvent, QObject, QSize, Qt, Signal
-from PySide6.QtGui import QGuiApplication
+from PySide6.QtGui import QGuiApplication, QShowEvent
 from PySide6.QtWidgets import QMessageBox, QPushButton, QWidget
 
 from app.features.quantize.fields import breakable
@@ -15,9 +15,10 @@ from widgets.theme.theme import SPACE_1, SPACE_2, figure_font, restyle
 
 
 class StartPanel(QWidget):
-    """A form with its start button. `start_wanted` when it is pressed."""
+    """A form with its start button. `start_wanted` when it is pressed; `shown`: the panel was."""
 
     start_wanted = Signal()
+    shown = Signal()
 
     def __init__(self, form: QWidget, text: str, tip: str) -> None:
         super().__init__()
@@ -42,6 +43,10 @@ class StartPanel(QWidget):
             hbox((self.start, 1), self.copy), of=self, spacing=SPACE_1,
         )  # fmt: skip
         self.say()
+
+    def showEvent(self, event: QShowEvent) -> None:
+        super().showEvent(event)
+        self.shown.emit()
 
     def eventFilter(self, watched: QObject, event: QEvent) -> bool:
         """A scroll area does not propagate a new minimum width of its content."""

@@ -8,6 +8,7 @@ from PySide6.QtCore import QSize, Qt
 from PySide6.QtGui import QKeySequence, QShortcut
 from PySide6.QtWidgets import QFrame, QStackedWidget, QWidget
 
+from app.features.compare.reply_view import PromptView
 from app.storage.run_records import Kind
 from widgets.controls.layouts import STRETCH, button, hbox, label, vbox, wrapped
 from widgets.theme.fonts import scaled
@@ -32,13 +33,17 @@ FORM_WIDTH = 640
 class FormFrame(QFrame):
     """A form below its title, with the way `back` to the table."""
 
-    def __init__(self, kind: Kind, form: QWidget, back: Callable[[], object]) -> None:
-        super().__init__()
+    def __init__(
+        self, kind: Kind, form: QWidget, back: Callable[[], object], stack: QStackedWidget
+    ) -> None:
+        super().__init__(stack)  # at once: Qt styles all of a form whenever its parents change
+        stack.addWidget(self)
         self.setProperty("panel", True)
         way = button("‹ Runs", back, "Back to the table of runs (Esc)", "flat")
         head = hbox(way, label(TITLES[kind], "title"), STRETCH)
         margins = (SPACE_3, SPACE_3, SPACE_3, SPACE_3)
-        if kind not in ABOUT:
+        if isinstance(form, PromptView):
+            form.left.connect(back)
             vbox(head, (form, 1), of=self, margins=margins)
             return
         self._form = form

@@ -1,95 +1,124 @@
-"""`JobForms`: the forms of a quantization and of an evaluation, which start jobs."""
+"""The forms of a quantization and of an evaluation, which start jobs."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from PySide6.QtCore import QObject
 
 from app.features.quantize.evaluate_form import EvaluateForm
 from app.features.quantize.evaluation import evaluate_command, quantize_command
+from app.features.quantize.fields import ModelField
 from app.features.quantize.recipe_form import RecipeForm
-from app.features.quantize.run import Run
 from app.features.quantize.start_panel import StartPanel
 from app.features.runs.jobs import Jobs, evaluation_of
 from engine.errors import ErrorInfo
 
 
-class JobForms(QObject):
+class Offered(NamedTuple):
     """`known`: models to choose from, as (path, title); `current`: the open one; `folder`, `rates`:
     see RecipeForm."""
 
+    known: Callable[[], Sequence[tuple[str, str]]]
+    current: Callable[[], str]
+    folder: Callable[[], Path]
+    rates: Callable[[], Mapping[str, float]]
+
+
+class JobForm(QObject):
+    """A form with its start button. `models`: its fields of models; the first one is filled."""
+
     def __init__(
-        self,
-        jobs: Jobs,
-        known: Callable[[], Sequence[tuple[str, str]]],
-        current: Callable[[], str],
-        folder: Callable[[], Path],
-        rates: Callable[[], Mapping[str, float]],
+        self, jobs: Jobs, offered: Offered, panel: StartPanel, models: Sequence[ModelField]
     ) -> None:
         super().__init__(jobs)
-        self._jobs, self._known, self._current = jobs, known, current
-        self.recipe = RecipeForm(rates, folder)
-        self.evaluate = EvaluateForm()
-        self.quantize_panel = StartPanel(self.recipe, "Quantize", "Quantize and save the model")
-        self.evaluate_panel = StartPanel(self.evaluate, "Evaluate", "Measure quality and speed")
-        self.recipe.changed.connect(self.offer)
-        self.evaluate.changed.connect(self.offer)
-        self.quantize_panel.start_wanted.connect(self.start_quantizing)
-        self.evaluate_panel.start_wanted.connect(self.start_evaluating)
+        self._jobs, self._offered = jobs, offered
+        self.panel, self._models = panel, models
+        panel.start_wanted.connect(self.start)
+        panel.shown.connect(self._on_shown)
         jobs.begun.connect(self._on_begun)
+        jobs.ended.connect(self.offer)
+        self._on_shown()
         self.offer()
 
-    def start_quantizing(self) -> None:
-        if self._jobs.run is None and self.recipe.can_start:
-            text = self.recipe.measure_text.choice if self.recipe.measure.isChecked() else None
-            self._jobs.quantize(self.recipe.plan, text)
+    def start(self) -> None:
+        raise NotImplementedError
 
-    def start_evaluating(self) -> None:
-        if self._jobs.run is None and self.evaluate.can_start:
-            self._jobs.evaluate(self.evaluate.plan)
+    def offer(self, *_: object) -> None:
+        """Update button and summary below the form."""
+        raise NotImplementedError
 
-    def measure(self, made: str, source: str) -> None:
-        """Evaluate a new model against its source."""
-        if self._jobs.run is None:
-            self._jobs.evaluate(evaluation_of(made, source, self.recipe.measure_text.choice))
+    @property
+    def is_free(self) -> bool:
+        """Whether no job runs."""
+        return self._jobs.run is None
 
-    def _on_begun(self) -> None:
-        for panel in (self.quantize_panel, self.evaluate_panel):
-            panel.show_error("")
-        self.offer()
-
-    def show_end(self, run: Run, error: ErrorInfo | None) -> None:
-        if error is not None:
-            panel = self.quantize_panel if run.quantize is not None else self.evaluate_panel
-            panel.show_error(f"{error.cause} {error.remedy}".strip())
-        self.offer()
+    @property
+    def _why_not(self) -> str:
+        return "" if self.is_free else "One job at a time"
 
     def renew_models(self) -> None:
         """Update the offered models."""
-        known = self._known()
-        for field in (self.recipe.fields.source, self.evaluate.candidate.model,
-                      self.evaluate.reference.model):  # fmt: skip
+        known = self._offered.known()
+        for field in self._models:
             field.set_known(known)
 
-    def choose_current(self) -> None:
-        """Preselect the open model in empty fields."""
-        path = self._current()
-        if path and Path(path).is_dir():
-            for field in (self.recipe.fields.source, self.evaluate.candidate.model):
-                if not field.path:
-                    field.choose(path)
+    def show_error(self, error: ErrorInfo) -> None:
+        """Show why a job of this form has failed."""
+        self.panel.show_error(f"{error.cause} {error.remedy}".strip())
 
-    def offer(self) -> None:
-        """Update buttons and summaries below the forms."""
-        is_free = self._jobs.run is None
-        busy = "" if is_free else "One job at a time"
-        recipe, evaluate = self.recipe, self.evaluate
-        command = quantize_command(recipe.plan) if recipe.facts is not None else ""
-        self.quantize_panel.offer(is_free and recipe.can_start, command)
-        self.quantize_panel.say(*recipe.summary(), busy)
-        has_model = bool(evaluate.candidate.model.path)
-        command = evaluate_command(evaluate.plan) if has_model and evaluate.can_start else ""
-        self.evaluate_panel.offer(is_free and evaluate.can_start, command)
-        self.evaluate_panel.say(why=busy)
+    def _on_shown(self) -> None:
+        """Offer what is there now, and preselect the open model in an empty field."""
+        self.renew_models()
+        path, field = self._offered.current(), self._models[0]
+        if path and not field.path and Path(path).is_dir():
+            field.choose(path)
+
+    def _on_begun(self) -> None:
+        self.panel.show_error("")
+        self.offer()
+
+
+class QuantizeJob(JobForm):
+    def __init__(self, jobs: Jobs, offered: Offered) -> None:
+        self.form = RecipeForm(offered.rates, offered.folder)
+        panel = StartPanel(self.form, "Quantize", "Quantize and save the model")
+        super().__init__(jobs, offered, panel, [self.form.fields.source])
+        self.form.changed.connect(self.offer)
+
+    def start(self) -> None:
+        if self.is_free and self.form.can_start:
+            text = self.form.measure_text.choice if self.form.measure.isChecked() else None
+            self._jobs.quantize(self.form.plan, text)
+
+    def measure(self, made: str, source: str) -> None:
+        """Evaluate a new model against its source."""
+        if self.is_free:
+            self._jobs.evaluate(evaluation_of(made, source, self.form.measure_text.choice))
+
+    def offer(self, *_: object) -> None:
+        form = self.form
+        command = quantize_command(form.plan) if form.facts is not None else ""
+        self.panel.offer(self.is_free and form.can_start, command)
+        self.panel.say(*form.summary(), self._why_not)
+
+
+class EvaluateJob(JobForm):
+    def __init__(self, jobs: Jobs, offered: Offered) -> None:
+        self.form = EvaluateForm()
+        panel = StartPanel(self.form, "Evaluate", "Measure quality and speed")
+        models = [self.form.candidate.model, self.form.reference.model]
+        super().__init__(jobs, offered, panel, models)
+        self.form.changed.connect(self.offer)
+
+    def start(self) -> None:
+        if self.is_free and self.form.can_start:
+            self._jobs.evaluate(self.form.plan)
+
+    def offer(self, *_: object) -> None:
+        form = self.form
+        command = evaluate_command(form.plan) if form.can_start else ""
+        self.panel.offer(self.is_free and form.can_start, command)
+        self.panel.say(why=self._why_not)

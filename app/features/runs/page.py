@@ -12,9 +12,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
-from pathlib import Path
+from collections.abc import Callable
+from functools import cached_property, partial
 from typing import TYPE_CHECKING
 
 from PySide6.QtCore import Qt, Signal
@@ -22,6 +21,7 @@ from PySide6.QtGui import QHideEvent, QKeySequence, QShortcut, QShowEvent
 from PySide6.QtWidgets import QFrame, QMenu, QPushButton, QSplitter, QWidget
 
 from app.features.compare.broadcast_view import BroadcastView
+from app.features.compare.reply_view import PromptView
 from app.features.compare.view import CompareView
 from app.features.quantize.plan import QuantizePlan, work_of
 from app.features.quantize.run import Run
@@ -30,7 +30,7 @@ from app.features.quantize.work import Outcome
 from app.features.runs.book import RunBook
 from app.features.runs.detail import Detail
 from app.features.runs.forms import FORMS, TITLES, FormFrame, PageStack
-from app.features.runs.job_forms import JobForms
+from app.features.runs.job_forms import EvaluateJob, Offered, QuantizeJob
 from app.features.runs.jobs import LIVE, Jobs
 from app.features.runs.stored_view import Continue
 from app.features.runs.table import RunsTable
@@ -52,13 +52,14 @@ LEAST_TABLE = 110
 class RunsPage(QWidget):
     """`run_moved`, `run_over`: of the current job; `seen`: the page was shown or hidden.
     `model_chosen(path)` to open a model, `compare_in_chat(report)`; `model_made(path)`.
-    `commands_changed`: the state of a command may have changed. `program_ends`: the window
-    closes."""
+    `commands_changed`: the state of a command may have changed. `models_changed`: the models
+    to choose from have. `program_ends`: the window closes."""
 
     run_moved = Signal()
     run_over = Signal()
     seen = Signal()
     commands_changed = Signal()
+    models_changed = Signal()
     model_chosen = Signal(str)
     model_made = Signal(str)
     compare_in_chat = Signal(object)
@@ -70,26 +71,25 @@ class RunsPage(QWidget):
         self,
         stores: tuple[ReportStore, RunStore],
         trash: Trash,
-        prompts: tuple[CompareView, BroadcastView],
+        compare: Callable[[], CompareView],
+        broadcast: Callable[[], BroadcastView],
         precision: QWidget,
         continue_chat: Continue,
-        known: Callable[[], Sequence[tuple[str, str]]],
-        folder: Callable[[], Path],
-        rates: Callable[[], Mapping[str, float]] = dict,
-        threads: Callable[[], int | None] = lambda: None,
-        current: Callable[[], str] = lambda: "",
-        asks_to_leave: Callable[[], bool] = lambda: True,
+        offered: Offered,
+        threads: Callable[[], int | None],
+        asks_to_leave: Callable[[], bool],
     ) -> None:
-        """`asks_to_leave`: whether closing the window during a run asks first."""
+        """`compare`, `broadcast` make their views. `asks_to_leave`: whether closing the window
+        during a run asks first."""
         super().__init__()
         self._asks_to_leave = asks_to_leave
-        self.compare, self.broadcast = prompts
+        self._make_compare, self._make_broadcast = compare, broadcast
         self.precision = precision
         self.toast = Toast(self)
         self.book = RunBook(*stores, trash, self.toast, self)
         self.jobs = Jobs(self.book, threads, self)
         self.leaving = LeaveGuard(self.jobs.cancel, self)
-        self.forms = JobForms(self.jobs, known, current, folder, rates)
+        self._offered = offered
         self.table = RunsTable()
         self.detail = Detail(self.book, continue_chat)
         self._arrange()
@@ -122,14 +122,48 @@ class RunsPage(QWidget):
         split.setStretchFactor(1, 3)
         self._stack = PageStack()
         self._stack.addWidget(split)
-        jobs = self.forms.quantize_panel, self.forms.evaluate_panel
-        for kind, form in zip(FORMS, (*jobs, self.compare, self.broadcast), strict=True):
-            self._stack.addWidget(FormFrame(kind, form, self.show_table))
         vbox(self._stack, of=self)
 
+    # The forms are made when first needed: a fifth of the window's widgets, which all cost time
+    # whenever theme or text size change.
+
+    @cached_property
+    def quantizing(self) -> QuantizeJob:
+        made = QuantizeJob(self.jobs, self._offered)
+        self._add(Kind.QUANTIZE, made.panel)
+        self.models_changed.connect(made.renew_models)
+        return made
+
+    @cached_property
+    def evaluating(self) -> EvaluateJob:
+        made = EvaluateJob(self.jobs, self._offered)
+        self._add(Kind.EVALUATE, made.panel)
+        self.models_changed.connect(made.renew_models)
+        return made
+
+    @cached_property
+    def compare(self) -> CompareView:
+        made = self._make_compare()
+        self._add(Kind.COMPARE, made)
+        return made
+
+    @cached_property
+    def broadcast(self) -> BroadcastView:
+        made = self._make_broadcast()
+        self._add(Kind.BROADCAST, made)
+        return made
+
+    def _form(self, kind: Kind) -> QWidget:
+        if kind is Kind.QUANTIZE:
+            return self.quantizing.panel
+        if kind is Kind.EVALUATE:
+            return self.evaluating.panel
+        return self.compare if kind is Kind.COMPARE else self.broadcast
+
+    def _add(self, kind: Kind, form: QWidget) -> None:
+        FormFrame(kind, form, self.show_table, self._stack)
+
     def _connect(self) -> None:
-        for view in (self.compare, self.broadcast):
-            view.left.connect(self.show_table)
         jobs, book, table, detail = self.jobs, self.book, self.table, self.detail
         jobs.begun.connect(self._on_begun)
         jobs.moved.connect(self._on_moved)
@@ -182,14 +216,14 @@ class RunsPage(QWidget):
     def show_form(self, kind: Kind) -> None:
         """Bring the page to the front with the form of a new run."""
         self.wants_front.emit()
-        self._stack.setCurrentIndex(1 + FORMS.index(kind) if kind in FORMS else 0)
-        if kind is Kind.COMPARE:
-            self.compare.prompt.setFocus()
-        elif kind is Kind.BROADCAST:
-            self.broadcast.prompt.setFocus()
-        elif (form := self._stack.currentWidget()) is not None:
-            form.setFocus()
-            form.focusNextPrevChild(True)
+        form = self._form(kind)
+        frame = form.parentWidget()
+        self._stack.setCurrentWidget(frame)
+        if isinstance(form, PromptView):
+            form.prompt.setFocus()
+        else:
+            frame.setFocus()
+            frame.focusNextPrevChild(True)
 
     def show_prompt(self, text: str) -> None:
         """Compare both sides with a prompt from elsewhere."""
@@ -215,8 +249,6 @@ class RunsPage(QWidget):
 
     def showEvent(self, event: QShowEvent) -> None:
         super().showEvent(event)
-        self.forms.renew_models()
-        self.forms.choose_current()
         self.book.reload()
         self.jobs.ending = None
         self.seen.emit()
@@ -242,18 +274,20 @@ class RunsPage(QWidget):
             self.run_moved.emit()
 
     def _on_made(self, plan: QuantizePlan, result: QuantizeResult) -> None:
-        recipe = self.forms.recipe
+        recipe = self.quantizing.form
         facts = recipe.facts
         if facts is not None and facts.path == plan.source and result.seconds > 0:
             work = work_of(facts, result.recipe, result.num_tokens)
             self.rate_measured.emit(result.recipe.method, work / result.seconds)
         self.model_made.emit(str(result.output))
-        self.forms.renew_models()
+        self.models_changed.emit()
         recipe.forget_output()
 
     def _on_ended(self, run: Run, outcome: Outcome) -> None:
         self.detail.run_view.rest()
-        self.forms.show_end(run, outcome.error)
+        if outcome.error is not None:
+            form = self.quantizing if run.quantize is not None else self.evaluating
+            form.show_error(outcome.error)
         if outcome.was_cancelled:
             kept = "The model was saved but not evaluated." if run.result else "No model was saved."
             self.toast.show_message(f"Cancelled. {kept}")
@@ -266,7 +300,7 @@ class RunsPage(QWidget):
     def _measure_made(self) -> None:
         chosen = self.table.selection
         if len(chosen) == 1 and chosen[0].kind is Kind.QUANTIZE:
-            self.forms.measure(chosen[0].details["output"], chosen[0].details["source"])
+            self.quantizing.measure(chosen[0].details["output"], chosen[0].details["source"])
 
     # Showing ------------------------------------------------------------------------------------
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from app.features.models.page import ModelsPage
 from app.features.models.precision import precision_text
 from app.features.models.session import ModelSession
 from app.features.quantize.reports import facts_name
+from app.features.runs.job_forms import Offered
 from app.features.runs.live_precision import LivePrecision
 from app.features.runs.page import RunsPage
 from app.features.runs.verdicts import between
@@ -97,21 +99,21 @@ def make_runs_page(
     asks_to_leave = lambda: settings.preferences.get("confirm_leave")
     runner = ComparisonRunner(bridge, panel.precision.times, session, panel)
     broadcast = Broadcast(bridge, panel)
-    views = (
-        CompareView(bridge, panel.precision, runner, settings, continue_chat, speeds),
-        BroadcastView(bridge, broadcast, lambda reply, model: continue_chat(reply, None, model)),
+    compare = partial(
+        CompareView, bridge, panel.precision, runner, settings, continue_chat, speeds
     )
+    keep = lambda reply, model: continue_chat(reply, None, model)
     precision = LivePrecision(bridge, panel.precision, panel.commands)
     page = RunsPage(
-        stores, trash, views, precision, continue_chat, known, folder, rates, threads, current,
-        asks_to_leave,
+        stores, trash, compare, partial(BroadcastView, bridge, broadcast, keep), precision,
+        continue_chat, Offered(known, current, folder, rates), threads, asks_to_leave,
     )  # fmt: skip
     prompts = PromptRuns(page, runner, broadcast, bridge)
     page.program_ends.connect(prompts.close)
     page.model_chosen.connect(session.open)
     page.model_made.connect(list_made)
     page.rate_measured.connect(settings.set_quantize_rate)
-    models.library.loaded.connect(page.forms.renew_models)
+    models.library.loaded.connect(page.models_changed)
     return page
 
 

@@ -58,14 +58,14 @@ def page(application: Application) -> RunsPage:
 
 def choose_starter(qtbot: QtBot, page: RunsPage, method: str, text: Path) -> None:
     """The starter model, ready to be quantized from `text` and to be measured on it."""
-    recipe = page.forms.recipe
+    recipe = page.quantizing.form
     recipe.findChild(QRadioButton, method).click()
     recipe.fields.source.choose(str(starter_model()))
     recipe.fields.text.choose(TextChoice("", str(text)))
     recipe.measure_text.choose(TextChoice("", str(text)))
     recipe.fields.num_sequences.setValue(4)
     recipe.fields.length.setValue(64)
-    qtbot.waitUntil(lambda: page.forms.recipe.can_start, timeout=60_000)
+    qtbot.waitUntil(lambda: page.quantizing.form.can_start, timeout=60_000)
 
 
 def wait_for_end(qtbot: QtBot, page: RunsPage) -> None:

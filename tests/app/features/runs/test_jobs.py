@@ -38,11 +38,11 @@ def measure(qtbot: QtBot, page: RunsPage, text: Path, **settings: Any) -> None:
     plan = EvaluationPlan(ModelChoice(STARTER, settings), text=TextChoice("", str(text)),
                           max_tokens=150, measure_speed=False)  # fmt: skip
     page.show_form(Kind.EVALUATE)
-    page.forms.evaluate.show_plan(plan)
-    assert page.forms.evaluate_panel.start.isEnabled()
-    page.forms.evaluate_panel.start.click()
+    page.evaluating.form.show_plan(plan)
+    assert page.evaluating.panel.start.isEnabled()
+    page.evaluating.panel.start.click()
     wait_for_end(qtbot, page)
-    assert page.forms.evaluate_panel.error.text() == ""
+    assert page.evaluating.panel.error.text() == ""
 
 
 def models_dir(tmp_path: Path) -> Path:
@@ -57,18 +57,18 @@ def test_a_whole_run_with_a_text_ends_in_a_report(
     qtbot: QtBot, page: RunsPage, tmp_path: Path, short_text: Path
 ) -> None:
     choose_starter(qtbot, page, "awq", short_text)
-    recipe = page.forms.recipe
+    recipe = page.quantizing.form
     assert recipe.text_size is not None and recipe.text_size.num_tokens == 4 * 64
     assert recipe.measured.note
     output = Path(recipe.plan.output)
     assert output == models_dir(tmp_path) / "starter-AWQ-4bit-g128"
     rows: list[int] = []
     page.run_moved.connect(lambda: rows.append(len(page.detail.run_view.layers.rows)))
-    page.forms.quantize_panel.start.click()
+    page.quantizing.panel.start.click()
     assert page.run is not None and page.detail.run_view.isVisible()
-    assert not page.forms.quantize_panel.start.isEnabled()
+    assert not page.quantizing.panel.start.isEnabled()
     wait_for_end(qtbot, page)
-    assert page.forms.quantize_panel.error.text() == ""
+    assert page.quantizing.panel.error.text() == ""
     assert len(set(rows)) > 2  # layer by layer
     config = json.loads((output / "config.json").read_text())
     assert config["quantization_config"]["quant_method"] == "awq"
@@ -87,24 +87,24 @@ def test_what_was_made_is_known_afterwards(
     qtbot: QtBot, application: Application, page: RunsPage, short_text: Path
 ) -> None:
     choose_starter(qtbot, page, "int8", short_text)
-    page.forms.recipe.measure.setChecked(False)
-    output = page.forms.recipe.plan.output
-    page.forms.quantize_panel.start.click()
+    page.quantizing.form.measure.setChecked(False)
+    output = page.quantizing.form.plan.output
+    page.quantizing.panel.start.click()
     wait_for_end(qtbot, page)
     assert page.detail.made.isVisible() and len(page.detail.made.layers.rows) == 8
     assert application.settings.quantize_rates.keys() == {"int8"}
-    assert page.forms.recipe.plan.output != output  # the next one gets another name
-    qtbot.waitUntil(lambda: page.forms.recipe.fields.source.findData(output) > 0, timeout=5000)
+    assert page.quantizing.form.plan.output != output  # the next one gets another name
+    qtbot.waitUntil(lambda: page.quantizing.form.fields.source.findData(output) > 0, timeout=5000)
     with qtbot.waitSignal(application.bridge.loaded, timeout=5000) as loaded:
         page.detail.made.open.click()
     assert loaded.args is not None and loaded.args[0].config.model == output
     assert application.window.page_index == 0
     # it is quantized now: not to be quantized again
     application.window.show_widget(page)
-    page.forms.recipe.fields.source.choose(output)
-    qtbot.waitUntil(lambda: bool(page.forms.recipe.problems), timeout=30_000)
-    assert page.forms.recipe.fields.by_name["source"].has_problem
-    assert not page.forms.quantize_panel.start.isEnabled()
+    page.quantizing.form.fields.source.choose(output)
+    qtbot.waitUntil(lambda: bool(page.quantizing.form.problems), timeout=30_000)
+    assert page.quantizing.form.fields.by_name["source"].has_problem
+    assert not page.quantizing.panel.start.isEnabled()
 
 
 def test_no_form_is_cut_at_its_side(
@@ -113,7 +113,7 @@ def test_no_form_is_cut_at_its_side(
     for width in (1600, 1000, 760):
         application.window.resize(width, 640)
         for kind, panel in (
-            (Kind.QUANTIZE, page.forms.quantize_panel), (Kind.EVALUATE, page.forms.evaluate_panel),
+            (Kind.QUANTIZE, page.quantizing.panel), (Kind.EVALUATE, page.evaluating.panel),
         ):  # fmt: skip
             page.show_form(kind)
             area = panel.findChild(QScrollArea)
@@ -140,14 +140,14 @@ def test_cancel_leaves_nothing_half_made(
 
     monkeypatch.setattr(Progress, "at", cancel_at)
     choose_starter(qtbot, page, "int8", short_text)
-    page.forms.quantize_panel.start.click()
+    page.quantizing.panel.start.click()
     wait_for_end(qtbot, page)
     assert page.toast.text()
     there = [entry.name for entry in models_dir(tmp_path).glob("*")]
     assert there == (["starter-int8"] if stage.startswith("Reference") else [])
     assert [run.kind for run in page.table.runs] == ([Kind.QUANTIZE] if there else [])
-    assert page.forms.quantize_panel.error.text() == ""
-    assert page.forms.quantize_panel.start.isEnabled()
+    assert page.quantizing.panel.error.text() == ""
+    assert page.quantizing.panel.start.isEnabled()
 
 
 def test_escape_cancels_a_calibration(
@@ -162,7 +162,7 @@ def test_escape_cancels_a_calibration(
 
     monkeypatch.setattr(Progress, "add_layer", add_and_wait)
     choose_starter(qtbot, page, "gptq", short_text)
-    page.forms.quantize_panel.start.click()
+    page.quantizing.panel.start.click()
     qtbot.waitUntil(lambda: page.run is None or len(page.run.layers) > 0, timeout=60_000)
     assert page.window().focusWidget() is page.detail.run_view.cancel
     qtbot.keyClick(page.detail.run_view.cancel, Qt.Key.Key_Escape)
@@ -180,15 +180,15 @@ def test_a_disk_that_is_full_is_said_where_it_began(
 
     monkeypatch.setattr("engine.quantize.layer_by_layer.LayerByLayer.copy_rest", full)
     choose_starter(qtbot, page, "int8", short_text)
-    page.forms.quantize_panel.start.click()
+    page.quantizing.panel.start.click()
     wait_for_end(qtbot, page)
-    assert "disk is full" in page.forms.quantize_panel.error.text()
+    assert "disk is full" in page.quantizing.panel.error.text()
     assert list(models_dir(tmp_path).glob("*")) == []
     (failed,) = page.table.selection
     assert failed.state is State.FAILED and "disk is full" in failed.cause
     assert failed.cause in page.detail.stored.verdict.text() and page.detail.stored.isVisible()
     page.detail.stored.again.click()
-    assert page.forms.quantize_panel.error.isVisible()
+    assert page.quantizing.panel.error.isVisible()
 
 
 def test_a_source_that_went_away_is_said(
@@ -197,16 +197,17 @@ def test_a_source_that_went_away_is_said(
     choose_starter(qtbot, page, "int8", short_text)
     copied = tmp_path / "a model with a rather long name that somebody chose one day"
     shutil.copytree(starter_model(), copied)
-    page.forms.recipe.fields.source.choose(str(copied))
-    qtbot.waitUntil(lambda: page.forms.recipe.can_start, timeout=60_000)
+    page.quantizing.form.fields.source.choose(str(copied))
+    qtbot.waitUntil(lambda: page.quantizing.form.can_start, timeout=60_000)
     shutil.rmtree(copied)
-    page.forms.quantize_panel.start.click()
+    page.quantizing.panel.start.click()
     wait_for_end(qtbot, page)
-    assert "does not exist" in page.forms.quantize_panel.error.text()
-    page.forms.recipe.fields.source.choose("")
-    page.forms.recipe.fields.source.choose(str(copied))
-    qtbot.waitUntil(lambda: bool(page.forms.recipe.problems), timeout=30_000)
-    assert "does not exist" in page.forms.recipe.fields.by_name["source"].note.replace("\u200b", "")
+    assert "does not exist" in page.quantizing.panel.error.text()
+    page.quantizing.form.fields.source.choose("")
+    page.quantizing.form.fields.source.choose(str(copied))
+    qtbot.waitUntil(lambda: bool(page.quantizing.form.problems), timeout=30_000)
+    source = page.quantizing.form.fields.by_name["source"]
+    assert "does not exist" in source.note.replace("\u200b", "")
 
 
 @pytest.mark.parametrize(("content", "words"), tiered([
@@ -217,20 +218,20 @@ def test_a_text_that_will_not_do_is_said_at_once(
 ) -> None:
     choose_starter(qtbot, page, "awq", short_text)
     short_text.write_bytes(content)
-    page.forms.recipe.fields.text.choose(TextChoice("", str(short_text)))
-    field = page.forms.recipe.fields.by_name["text"]
+    page.quantizing.form.fields.text.choose(TextChoice("", str(short_text)))
+    field = page.quantizing.form.fields.by_name["text"]
     qtbot.waitUntil(lambda: field.has_problem, timeout=30_000)
-    assert words in field.note and not page.forms.quantize_panel.start.isEnabled()
-    page.forms.recipe.findChild(QRadioButton, "rtn").click()  # reads no text
+    assert words in field.note and not page.quantizing.panel.start.isEnabled()
+    page.quantizing.form.findChild(QRadioButton, "rtn").click()  # reads no text
     page.show_form(Kind.QUANTIZE)
-    assert page.forms.quantize_panel.start.isEnabled() and not field.isVisible()
+    assert page.quantizing.panel.start.isEnabled() and not field.isVisible()
 
 
 def test_closing_the_window_in_mid_run_asks(
     qtbot: QtBot, application: Application, page: RunsPage, short_text: Path
 ) -> None:
     choose_starter(qtbot, page, "awq", short_text)
-    page.forms.start_quantizing()
+    page.quantizing.start()
     assert not application.window.close() and application.window.isVisible()
     asked = page.leaving.dialog
     assert asked is not None and asked.isVisible()
@@ -249,7 +250,7 @@ def test_other_pages_see_how_far_it_is(
     qtbot: QtBot, application: Application, page: RunsPage, short_text: Path
 ) -> None:
     choose_starter(qtbot, page, "awq", short_text)
-    page.forms.start_quantizing()
+    page.quantizing.start()
     work = application.work
     assert work.works == []  # the page itself shows it
     application.window.show_page(0)
@@ -339,21 +340,21 @@ def test_reports_are_there_after_a_restart_compared_exported_deleted(
 
 def test_the_same_against_itself_says_what_is_measured(qtbot: QtBot, page: RunsPage) -> None:
     page.show_form(Kind.EVALUATE)
-    assert not page.forms.evaluate_panel.start.isEnabled()
-    page.forms.evaluate.candidate.model.choose(STARTER)
-    assert page.forms.evaluate.reference.line.note == SAME
-    page.forms.evaluate.layout().activate()
-    place = page.forms.evaluate.prompts_field.y()
-    page.forms.evaluate.candidate.settings["quantization"].setCurrentIndex(2)
-    assert page.forms.evaluate.reference.line.note == AGAINST
-    page.forms.evaluate.layout().activate()
-    assert page.forms.evaluate.prompts_field.y() == place
-    for asked in (page.forms.evaluate.prompts, page.forms.evaluate.browse):
+    assert not page.evaluating.panel.start.isEnabled()
+    page.evaluating.form.candidate.model.choose(STARTER)
+    assert page.evaluating.form.reference.line.note == SAME
+    page.evaluating.form.layout().activate()
+    place = page.evaluating.form.prompts_field.y()
+    page.evaluating.form.candidate.settings["quantization"].setCurrentIndex(2)
+    assert page.evaluating.form.reference.line.note == AGAINST
+    page.evaluating.form.layout().activate()
+    assert page.evaluating.form.prompts_field.y() == place
+    for asked in (page.evaluating.form.prompts, page.evaluating.form.browse):
         assert asked.toolTip() == PROMPT_LINES
-    page.forms.evaluate.prompts.setText("/nowhere/prompts.jsonl")
-    page.forms.evaluate.prompts.editingFinished.emit()
-    assert page.forms.evaluate.prompts_field.has_problem
-    assert not page.forms.evaluate_panel.start.isEnabled()
+    page.evaluating.form.prompts.setText("/nowhere/prompts.jsonl")
+    page.evaluating.form.prompts.editingFinished.emit()
+    assert page.evaluating.form.prompts_field.has_problem
+    assert not page.evaluating.panel.start.isEnabled()
 
 
 def test_every_control_has_a_name_and_the_keyboard_reaches_it(
@@ -380,7 +381,7 @@ def test_every_control_has_a_name_and_the_keyboard_reaches_it(
     assert page.table.isVisible()
     assert page.table.hint.text() == EMPTY
     application.window.commands.run("quantize.make")
-    assert page.forms.quantize_panel.isVisible()
+    assert page.quantizing.panel.isVisible()
 
 
 def test_a_form_has_the_whole_page(
@@ -390,7 +391,7 @@ def test_a_form_has_the_whole_page(
     window.resize(900, 620)
     qtbot.waitUntil(lambda: window.width() == 900)
     page.show_form(Kind.QUANTIZE)
-    panel = page.forms.quantize_panel
+    panel = page.quantizing.panel
     qtbot.waitUntil(lambda: panel.height() > 0.7 * page.height())
     qtbot.keyClick(panel, Qt.Key.Key_Escape)
     assert page.table.isVisible()

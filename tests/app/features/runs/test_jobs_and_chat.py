@@ -40,10 +40,10 @@ def test_a_reply_is_written_while_a_model_is_made(
 ) -> None:
     page, chat = real.pages.runs, real.pages.chat
     real.window.show_widget(page)
-    assert page.forms.recipe.fields.source.path == str(starter_model())  # the model that is open
+    assert page.quantizing.form.fields.source.path == str(starter_model())  # the model that is open
     choose_starter(qtbot, page, "awq", short_text)
-    page.forms.recipe.measure.setChecked(False)
-    page.forms.start_quantizing()
+    page.quantizing.form.measure.setChecked(False)
+    page.quantizing.start()
     qtbot.waitUntil(lambda: page.run is None or len(page.run.layers) > 0, timeout=RUN_MS)
     assert page.run is not None
     chat.new_conversation()
@@ -53,7 +53,7 @@ def test_a_reply_is_written_while_a_model_is_made(
     qtbot.waitUntil(lambda: not chat.is_busy, timeout=RUN_MS)
     assert len(chat.current.path()[-1].text.split()) > 3
     wait_for_end(qtbot, page)
-    assert page.detail.made.isVisible() and page.forms.quantize_panel.error.text() == ""
+    assert page.detail.made.isVisible() and page.quantizing.panel.error.text() == ""
 
 
 def of_one_model() -> StoredReport:
