@@ -76,7 +76,8 @@ class Lessons(QObject):
         clear = tune.load_bar, tune.result, tune.charts
         self.callout = Callout(window, self.go_on, self.leave, clear)
         self.offer = LessonOffer(self.start_first, self.dismiss_offer)
-        self.offer.setVisible(not settings.flag(OFFERED, False))
+        if settings.flag(OFFERED, False):
+            self.offer.hide()
         self._chosen_before: dict[str, Any] = {}
         self._weights_before = 0
         self._applied_at = 0.0
