@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import cached_property
 
-from PySide6.QtCore import Qt
+from PySide6.QtCore import Qt, Signal
 from PySide6.QtWidgets import QFrame
 
 from app.features.quantize.results import MadeView, RunView
@@ -29,25 +30,40 @@ PROMPTING = "In progress. Press Return to see the replies."
 
 
 class Detail(PageStack):
-    """Shows one view at a time."""
+    """Shows one view at a time. The large ones are made when first needed."""
+
+    report_made = Signal(object)
+    stored_made = Signal(object)
 
     def __init__(self, book: RunBook, continue_chat: Continue) -> None:
         super().__init__()
+        self._continue_chat = continue_chat
         self._book = book
         self._wanted: list[RunRecord] = []
         self.run_view, self.made = RunView(), MadeView()
-        self.report, self.difference = ReportView(), DifferenceView()
-        self.stored = StoredView(continue_chat)
+        self.difference = DifferenceView()
         self.hint = wrapped("muted")
         self.hint.setAlignment(Qt.AlignmentFlag.AlignCenter)
         self._empty = QFrame()
         self._empty.setProperty("panel", True)
         wide = 2 * SPACE_4
         vbox(self.hint, of=self._empty, margins=(wide, wide, wide, wide))
-        for view in (
-            self._empty, self.run_view, self.made, self.report, self.difference, self.stored,
-        ):  # fmt: skip
+        for view in (self._empty, self.run_view, self.made, self.difference):
             self.addWidget(view)
+
+    @cached_property
+    def report(self) -> ReportView:
+        made = ReportView()
+        self.addWidget(made)
+        self.report_made.emit(made)
+        return made
+
+    @cached_property
+    def stored(self) -> StoredView:
+        made = StoredView(self._continue_chat)
+        self.addWidget(made)
+        self.stored_made.emit(made)
+        return made
 
     def show_runs(self, runs: Sequence[RunRecord], job: Run | None) -> None:
         """`job`: the running one. Stored ones are read first."""

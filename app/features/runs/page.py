@@ -32,7 +32,8 @@ from app.features.runs.detail import Detail
 from app.features.runs.forms import FORMS, TITLES, FormFrame, PageStack
 from app.features.runs.job_forms import EvaluateJob, Offered, QuantizeJob
 from app.features.runs.jobs import LIVE, Jobs
-from app.features.runs.stored_view import Continue
+from app.features.runs.report_view import ReportView
+from app.features.runs.stored_view import Continue, StoredView
 from app.features.runs.table import RunsTable
 from app.storage.report_store import ReportStore
 from app.storage.run_records import Kind, RunRecord
@@ -179,19 +180,25 @@ class RunsPage(QWidget):
         detail.run_view.cancel_wanted.connect(jobs.cancel)
         detail.made.open_wanted.connect(self.model_chosen)
         detail.made.measure_wanted.connect(self._measure_made)
-        report = detail.report
-        report.open_wanted.connect(lambda s: self.model_chosen.emit(s.report.candidate.path))
-        report.compare_wanted.connect(self.compare_in_chat)
-        report.export_wanted.connect(lambda s: book.ask_export_report(s, self.window()))
-        report.delete_wanted.connect(lambda _: book.delete(table.selection))
+        detail.report_made.connect(self._connect_report)
+        detail.stored_made.connect(self._connect_stored)
         detail.difference.export_wanted.connect(
             lambda found: book.ask_export_difference(found, self.window())
         )
-        detail.stored.again_wanted.connect(lambda run: self.show_form(run.kind))
-        detail.stored.delete_wanted.connect(lambda run: book.delete([run]))
         escape = QShortcut(QKeySequence("Esc"), detail.run_view)
         escape.setContext(Qt.ShortcutContext.WidgetWithChildrenShortcut)
         escape.activated.connect(jobs.cancel)
+
+    def _connect_report(self, report: ReportView) -> None:
+        book = self.book
+        report.open_wanted.connect(lambda s: self.model_chosen.emit(s.report.candidate.path))
+        report.compare_wanted.connect(self.compare_in_chat)
+        report.export_wanted.connect(lambda s: book.ask_export_report(s, self.window()))
+        report.delete_wanted.connect(lambda _: book.delete(self.table.selection))
+
+    def _connect_stored(self, stored: StoredView) -> None:
+        stored.again_wanted.connect(lambda run: self.show_form(run.kind))
+        stored.delete_wanted.connect(lambda run: self.book.delete([run]))
 
     # For the window -----------------------------------------------------------------------------
 
@@ -218,6 +225,7 @@ class RunsPage(QWidget):
         self.wants_front.emit()
         form = self._form(kind)
         frame = form.parentWidget()
+        assert frame is not None
         self._stack.setCurrentWidget(frame)
         if isinstance(form, PromptView):
             form.prompt.setFocus()

@@ -249,7 +249,6 @@ class CompareInChat(QObject):
         super().__init__()
         self._page, self._session, self._bridge = page, session, bridge
         self._awaited: StoredReport | None = None  # its model is loading
-        page.detail.report.can_compare = True
         page.compare_in_chat.connect(self.compare)
         bridge.loaded.connect(lambda event: self._on_loaded(event.config.model))
         bridge.load_failed.connect(lambda event: self._forget())

@@ -206,7 +206,6 @@ class ReportView(QFrame):
         self.setAccessibleName("Report")
         self.stored: StoredReport | None = None
         self.made = Made()
-        self.can_compare = False  # set where the window has a comparison
         self.title = title_line(hugs=False)
         self.title.elide_mode = Qt.TextElideMode.ElideMiddle  # names end with their precision
         self.about = ElidedLine("text_muted")
@@ -275,7 +274,7 @@ class ReportView(QFrame):
         self.notices.setText("\n".join(report.notices))
         self.notices.setVisible(bool(report.notices))
         self.copy.setVisible(bool(made.commands))
-        self.compare.setVisible(self.can_compare and report.reference is not None)
+        self.compare.setVisible(report.reference is not None)
         self.buttons.arrange()
         self.area.verticalScrollBar().setValue(0)
 

@@ -22,7 +22,7 @@ from widgets.theme.theme import apply_theme, load_theme
 
 __all__ = ["usual_text"]
 
-MOST_WIDGETS = 2200
+MOST_WIDGETS = 2050
 """Of the window before anything was opened: each costs time when theme or text size change."""
 
 
