@@ -36,8 +36,8 @@ class Serving:
         options = ServerOptions(port=0, model_name="starter", grace_s=0.5)
         self.serving = serve._Serving(CONFIG, options, as_json=True)
         thread: Any = self.serving._thread
-        self._make = thread._worker._factory
-        thread._worker._factory = self._engine
+        self._make = thread._worker._served._factory
+        thread._worker._served._factory = self._engine
         self.thread = threading.Thread(target=self._run, name="serve", daemon=True)
         self.thread.start()
 

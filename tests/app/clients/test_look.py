@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from app.clients.look import LiveFigures, figures_of, scrape_before
 from app.clients.metric_names import Figure
 from app.clients.metrics import Scrape
-from app.features.serve.connections import EVERY_MS
+from app.features.serve.connections import POLL_MS
 from widgets.live.metric_store import RATE_S
 
-EVERY_S = EVERY_MS / 1e3
+EVERY_S = POLL_MS / 1e3
 
 
 def scrape(at: float, tokens: float) -> Scrape:
