@@ -260,9 +260,9 @@ def test_chunks_prefix_hits_and_preemption_change_nothing(generate: Make) -> Non
     assert counters.preemptions > 0 and counters.prefix_hits > 0
 
 
+@pytest.mark.slow
+@pytest.mark.skipif(HAS_GPU, reason="the interpreter's: kernels are native here")
 def test_drafts_are_verified_alike(generate: Make) -> None:
-    if HAS_GPU:
-        pytest.skip("the interpreter's: kernels are native here")
     prompt = tiny_models.make_prompts((6,))[0] * 4
     wanted = generate("llama", [prompt], None)
     assert generate("llama", [prompt], "triton", speculative_method="ngram") == wanted

@@ -109,7 +109,7 @@ def test_batched_chunked_preempted_and_cached_equal_the_textbook(
         engine.shutdown()
 
 
-@pytest.mark.parametrize("kv_dtype", DTYPES)
+@pytest.mark.parametrize("kv_dtype", tiered(DTYPES, DTYPES[:1]))
 @settings(
     max_examples=8,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],

@@ -12,6 +12,7 @@ from engine import LLMEngine
 from engine.kernels.embedding import QuantizedEmbedding
 from tests.engine.quantized_checkpoints import make_quantized
 from tests.engine.speculation.runs import PARAMS, PROMPTS
+from tests.tiers import tiered
 
 MakeEngine = Callable[..., LLMEngine]
 WEIGHTS: list[dict[str, Any]] = [
@@ -27,7 +28,7 @@ def tokens(engine: LLMEngine) -> list[Any]:
     return found
 
 
-@pytest.mark.parametrize("weights", WEIGHTS, ids=str)
+@pytest.mark.parametrize("weights", tiered(WEIGHTS, WEIGHTS[1:2]), ids=str)
 @pytest.mark.parametrize("method", ["draft_model", "eagle3", "ngram"])
 def test_drafts_change_no_token(
     weights: dict[str, Any],

@@ -20,6 +20,7 @@ from tests.engine.recorded_graphs import Recording
 from tests.engine.speculation.runs import eagle, results
 from tests.engine.speculation.test_exactness import draft_settings
 from tests.figures import numbers
+from tests.tiers import tiered
 
 MakeEngine = Callable[..., LLMEngine]
 
@@ -38,7 +39,7 @@ def replayed(monkeypatch: pytest.MonkeyPatch) -> list[tuple[DecodeGraphs, Batch]
     return batches
 
 
-@pytest.mark.parametrize("k", [1, 4])
+@pytest.mark.parametrize("k", tiered([1, 4], [4]))
 @pytest.mark.parametrize("kv", ["auto", "int8"])
 def test_replayed_drafts_and_verifications_change_no_token(
     k: int, kv: str, make_engine: MakeEngine, draft_folder: Path, plain: list[Any],

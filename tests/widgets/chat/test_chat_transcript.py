@@ -84,7 +84,10 @@ def test_a_reply_that_grows_is_painted_once_in_its_place(
         assert len(painted) == 1
 
 
-def test_scrolling_paints_what_comes_into_view(qtbot: QtBot, painted: list[int]) -> None:
+def test_scrolling_paints_what_comes_into_view(
+    qtbot: QtBot, painted: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(message_text, "_COST_SHARE", 0)  # nothing of the text is shown later
     transcript = shown(qtbot, records(6))
     transcript.append_text("m5", "\n\nmore" * 100)
     bar = transcript.verticalScrollBar()
