@@ -216,8 +216,9 @@ class StepField(QDoubleSpinBox):
         if self._is_all(text):
             return QValidator.State.Acceptable, text, position
         state, text, position = super().validate(text, position)
-        is_number = self._bare(text) == "-" or self._number(text) is not None  # else "-5" were 5
-        may_become = is_number or self._begins_a_word(text)
+        # a sign or exponent that is dropped as it is typed would make -5 to 5, and 1e3 to 13
+        begins_a_number = self._number(self._bare(text) + "0") is not None
+        may_become = begins_a_number or self._begins_a_word(text)
         if state is QValidator.State.Invalid and may_become:
             state = QValidator.State.Intermediate
         return state, text, position

@@ -101,10 +101,17 @@ def exact(mark: Mark, store: MetricStore) -> Mark:
 def values_of(row: Row) -> tuple[str, ...]:
     """p50 of A and B, change, p99 of A and B, change, samples of A and B."""
     return (
-        figure(row.a.p50), figure(row.b.p50), change_text(row.p50_change),
-        figure(row.a.p99), figure(row.b.p99), change_text(row.p99_change),
+        figure(row.a.p50), figure(row.b.p50), _changed(row, row.a.p50, row.b.p50),
+        figure(row.a.p99), figure(row.b.p99), _changed(row, row.a.p99, row.b.p99),
         number(row.a.num_samples, 0), number(row.b.num_samples, 0),
     )  # fmt: skip
+
+
+def _changed(row: Row, before: float | None, after: float | None) -> str:
+    """A relative change; of a percentage the difference in percentage points: "+41 pp"."""
+    if row.metric.unit != "%" or before is None or after is None or not row.is_compared:
+        return change_text(change(before, after) if row.is_compared else None)
+    return f"{'+' if after > before else ''}{figure(after - before)} pp"
 
 
 def tone(metric: Metric, share: float | None, is_claimed: bool) -> str:
@@ -118,7 +125,7 @@ def tone(metric: Metric, share: float | None, is_claimed: bool) -> str:
 def in_brief(rows: Sequence[Row]) -> str:
     """The medians in one line: "TTFT 84 → 151 ms (+80 %) · ..."."""
     return " · ".join(
-        f"{row.metric.title} {_medians(row)} ({change_text(row.p50_change)})"
+        f"{row.metric.title} {_medians(row)} ({_changed(row, row.a.p50, row.b.p50)})"
         for row in rows
         if row.a.p50 is not None or row.b.p50 is not None
     )

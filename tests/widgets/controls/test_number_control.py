@@ -27,3 +27,12 @@ def test_a_minus_sign_is_not_lost(qtbot: QtBot, least: int) -> None:
     qtbot.keyClicks(control.field, "5")
     qtbot.keyClick(control.field, Qt.Key.Key_Return)
     assert control.value() == 5 and refused[1:] == [""]
+
+
+def test_an_exponent_is_not_lost(qtbot: QtBot) -> None:
+    control = NumberControl(RowSpec("n", "Number", "", "live", minimum=1, maximum=4096))
+    qtbot.addWidget(control)
+    control.field.selectAll()
+    qtbot.keyClicks(control.field, "2e3")
+    qtbot.keyClick(control.field, Qt.Key.Key_Return)
+    assert control.value() == 2000

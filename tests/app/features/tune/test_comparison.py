@@ -18,6 +18,7 @@ from app.features.tune.comparison import (
     compare,
     in_brief,
     tone,
+    values_of,
     why_not_compared,
 )
 from engine.snapshot import Sample
@@ -101,3 +102,16 @@ def test_ranges_without_requests_are_not_compared(busy: str) -> None:
     words = why_not_compared(rows).partition(":")[0]
     assert [name in words for name in "AB"] == [name not in busy for name in "AB"] or busy == "AB"
     assert bool(words) == (busy != "AB")
+
+
+def test_a_percentage_changes_by_percentage_points() -> None:
+    history = MetricStore()
+    for second in range(21):
+        history.update(snapshot(float(second), num_used=2 if second < 10 else 6))
+    samples = tuple(Sample(time, 0.1) for time in (1.0, 11.0))
+    history.update(snapshot(20.0, ttft=samples))
+    rows = compare(history, TimeRange(0.0, 9.5), TimeRange(10.5, 20.0))
+    usage = next(row for row in rows if row.metric.key == "kv_usage")
+    before, after, points = (numbers(text)[0] for text in values_of(usage)[:3])
+    assert points == pytest.approx(after - before, rel=0.1) and points > 0
+    assert values_of(usage)[2].endswith("pp")
