@@ -17,7 +17,7 @@ from widgets.theme.fonts import scaled
 from widgets.theme.icons import icon
 from widgets.theme.theme import SPACE_1, SPACE_2, SPACE_3
 
-EMPTY_TEXT = "Requests appear here. Send a message or start a load test."
+EMPTY_TEXT = "Requests appear here. Send a message or start a background load."
 _WIDTHS = {NAME: 160, STATE: 96}
 _NUMBER_WIDTH = 84
 _LATENCY = "Latency breakdown for the selected request (Enter)"

@@ -78,6 +78,7 @@ class Lessons(QObject):
         self.offer = LessonOffer(self.start_first, self.dismiss_offer)
         if settings.flag(OFFERED, False):
             self.offer.hide()
+        self._refused: Lesson | None = None  # starts when settings can be changed
         self._chosen_before: dict[str, Any] = {}
         self._weights_before = 0
         self._applied_at = 0.0
@@ -113,10 +114,12 @@ class Lessons(QObject):
         self._show_tune()
         if not self._panel.commands.may_change:
             reason = self._bridge.look_only or self._panel.commands.why_not
+            self._refused = lesson
             self.callout.point_at(None)
             self._do(self.course.leave())
             self.callout.say("Lessons", lesson.title, reason)
             return
+        self._refused = None
         self._do(self.course.start(lesson, self._step_of(lesson)))
         self._look.start()
         self._show()
@@ -144,6 +147,7 @@ class Lessons(QObject):
             self.leave()
 
     def leave(self) -> None:
+        self._refused = None
         self._do(self.course.leave())
         self._look.stop()
         self.callout.hide()
@@ -247,6 +251,8 @@ class Lessons(QObject):
             self._show()
 
     def _on_choice(self) -> None:
+        if self._refused is not None and self._panel.commands.may_change:
+            self.start(self._refused)
         before = self.course.stage
         self.course.chosen(self._panel.model.is_pending(self.course.step.setting))
         if self.course.stage is not before:

@@ -286,3 +286,24 @@ def test_every_lesson_is_in_the_help_menu_and_needs_a_model(application: Applica
     ids = [c.id for c in application.lessons.commands()]
     assert len(ids) == 3 and all(commands.action(one).isEnabled() for one in ids)
     application.session.unload()
+
+
+def test_a_lesson_asked_for_during_a_load_starts_when_the_model_is_ready(
+    qtbot: QtBot, application: Application, lessons: Lessons
+) -> None:
+    application.session.open("/models/other")
+    lessons.start_first()
+    assert lessons.callout.isVisible() and not lessons.course.is_on
+    qtbot.waitUntil(lambda: lessons.course.is_on, timeout=5000)
+    assert lessons.course.number == 1
+
+
+def test_a_lesson_that_was_left_during_a_load_does_not_start(
+    qtbot: QtBot, application: Application, lessons: Lessons
+) -> None:
+    with qtbot.waitSignal(application.bridge.loaded, timeout=5000):
+        application.session.open("/models/other")
+        lessons.start_first()
+        lessons.leave()
+    qtbot.wait(50)
+    assert not lessons.course.is_on and not lessons.callout.isVisible()
