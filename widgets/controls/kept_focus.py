@@ -40,7 +40,8 @@ class KeptFocus(QObject):
         last = self._last() if self._last is not None else None
         if self._holder is not None and now is not self._holder:
             self._forget()
-        self._last = weakref.ref(now) if now is not None else None
+        # a page that is shown gives the keyboard to what had it before, even to a hidden widget
+        self._last = weakref.ref(now) if now is not None and _is_usable(now) else None
         if now is not None and now.isVisible() and now.visibleRegion().isEmpty():
             _bring_to_sight(now)
         if last is None or not isValid(last) or now is last or _is_usable(last):

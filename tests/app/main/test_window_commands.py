@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from PySide6.QtCore import Qt
-from PySide6.QtWidgets import QMenu
+from PySide6.QtWidgets import QMenu, QPushButton
 from pytestqt.qtbot import QtBot
 
 from app.features.preferences.controller import SETTING
@@ -165,3 +165,19 @@ def test_long_lists_stand_in_columns_in_their_order() -> None:
     assert [title for column in columns for title in column] == ["A", "B", "C", "D"]
     assert [list(column) for column in columns] == [["A", "B"], ["C", "D"]]
     assert in_columns({"A": rows(3)}) == [{"A": rows(3)}]
+
+
+def test_the_palette_has_the_keyboard_after_pages_were_changed(
+    qtbot: QtBot, application: Application
+) -> None:
+    """The models page hides its tabs behind the welcome page, and Qt gives them the focus that they
+    had once; see `KeptFocus`."""
+    window, commands = application.window, application.window.commands
+    window.activateWindow()
+    qtbot.waitUntil(window.isActiveWindow)
+    commands.run("help.welcome")
+    for button in application.pages.models_place.welcome.findChildren(QPushButton)[:1]:
+        button.setFocus()
+    for command in ("page.tune", "help.welcome", "help.palette"):
+        commands.run(command)
+    assert application.dialogs.palette.field.hasFocus()
