@@ -117,9 +117,9 @@ class EngineStatus(QObject):
         if self._load_strip.isHidden():  # a setting reloads the model
             self._load_strip.begin("Applying settings")
         self._load_strip.update_progress(progress)
-        if progress.total and self._bridge.state is EngineState.LOADING:
-            done = percent_text(progress.done / progress.total)
-            self._strip.set_state(f"Loading · {done}", "loading")
+        if self._bridge.state is EngineState.LOADING:
+            done = f" · {percent_text(progress.done / progress.total)}" if progress.total else ""
+            self._strip.set_state(f"Loading{done}", "loading")
 
     def _on_remark(self, remark: Remark) -> None:
         self._notices.show_notice(Notice(f"remark:{remark.words}", remark.words))

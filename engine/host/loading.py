@@ -207,7 +207,7 @@ class _Builder:
             progress("Profiling peak memory", 0, 0)
             step_bytes = self._measured_step(loaded, layers)
         elif config.max_num_batched_tokens is None:
-            progress("Timing prefill steps", 0, 0)
+            progress("Timing kernels and prefill steps", 0, 0)
             budget = measured_budget(config, partial(measuring_runner, config, loaded, layers))
             config = config.replace(max_num_batched_tokens=budget.tokens)
         if step_bytes is not None or budget is not None:

@@ -23,10 +23,11 @@ from app.main.main_window import first_size
 from app.paths import starter_model
 from app.window.settings_store import SettingsStore
 from engine.errors import ErrorInfo
-from engine.messages import EngineCrashed, MadeRoom, OutputEvent, Recovered, Stalled
+from engine.messages import EngineCrashed, LoadProgress, MadeRoom, OutputEvent, Recovered, Stalled
 from tests.app.fakes import FakeEngineThread, Script
 from tests.app.window_fixtures import application, next_run, open_model, script, send, wait_idle
 from tests.figures import numbers
+from widgets.live.strip import StatStrip
 from widgets.theme.theme import load_theme
 
 __all__ = ["application", "script"]
@@ -385,3 +386,13 @@ def test_closing_in_mid_reply_saves_it_and_ends_the_thread(
         user, kept = conversation.path()
         assert user.text == "a long story"
         assert len(kept.text) > 200 and kept.state in (State.STOPPED, State.INTERRUPTED)
+
+
+def test_a_stage_of_a_load_without_an_end_shows_no_percentage(
+    qtbot: QtBot, application: Application, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bridge, strip = application.bridge, application.window.findChild(StatStrip)
+    monkeypatch.setattr(bridge, "state", EngineState.LOADING)
+    for done, total, shown in ((3, 4, [75]), (0, 0, [])):
+        bridge.load_progress.emit(LoadProgress("a stage", done, total))
+        assert numbers(strip._state) == shown
