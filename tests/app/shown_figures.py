@@ -128,14 +128,14 @@ def screen(application: Application) -> dict[str, list[Read]]:
 
 
 def _read_all(application: Application) -> dict[str, list[Read]]:
-    shown = header(application.strip)
+    shown, own = header(application.strip), application.strip._values
     card = application.pages.server.cards.local
     card.redraw()
     is_here = not application.bridge.is_remote
     charts = {"dock": application.charts, "Tune": application.pages.tune.charts}
     found: dict[str, list[Read]] = {
-        "ttft": [read("header", shown["ttft"])],
-        "itl": [read("header", shown["itl"].partition(" / ")[0])],
+        "ttft": [read("header", shown["ttft"], own["ttft"].unit)],
+        "itl": [read("header", shown["itl"].partition(" / ")[0], own["itl"].unit)],
         "output": [read("header", shown["output"])],
         "kv": [read("header", shown["kv"])],
         "hits": [read("header", shown["hits"])],
