@@ -7,5 +7,7 @@
     server_commands, servers, server_dialog                     command lines of other servers
     changes, changes_popover                                    go back to a state of the settings
     verdict, result_bar                                         the last change, in words
-    load_plan, load, load_bar, comparison, comparison_view, page
+    load_plan, load, load_bar
+    comparison, comparison_table, comparison_view               two time ranges
+    page
 """

@@ -1,21 +1,15 @@
-"""The figures of two ranges, a metric a line.
-
-        p50                  p99                 samples
-        A    B    change     A    B    change    A    B
-TTFT    84   151  +80 %      120  –    –         212  64
-"""
+"""`CompareView`: which two ranges are compared, and their figures, in a table or in short."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable
 
-from PySide6.QtCore import Qt, QTimer
-from PySide6.QtGui import QFont, QGuiApplication, QHideEvent, QShowEvent
-from PySide6.QtWidgets import QComboBox, QFrame, QGridLayout, QLabel, QWidget
+from PySide6.QtCore import QEvent, QTimer
+from PySide6.QtGui import QGuiApplication, QHideEvent, QResizeEvent, QShowEvent
+from PySide6.QtWidgets import QComboBox, QFrame, QWidget
 
 from app.features.tune.comparison import (
-    BETTER,
     Compared,
     Row,
     TimeRange,
@@ -24,115 +18,24 @@ from app.features.tune.comparison import (
     compare,
     exact,
     in_brief,
-    tone,
-    values_of,
     why_not_compared,
 )
+from app.features.tune.comparison_table import CompareTable
 from app.features.tune.verdict import State, judge
-from engine.snapshot.metrics import METRICS, Metric
-from engine.units import clock_text, duration_text, figure
+from engine.units import clock_text, duration_text
 from widgets.controls.combo import ElidedCombo
-from widgets.controls.layouts import button, dressed, hbox, vbox
+from widgets.controls.layouts import button, dressed, hbox, vbox, wrapped
 from widgets.controls.lines import ElidedLine, title_line
-from widgets.live.figures import reservations
 from widgets.live.metric_store import MetricStore
-from widgets.live.statistics import Figures
 from widgets.plot.marks import MarkLog, Span, SpanLog
-from widgets.plot.series import FEWEST_FOR_P99, Mark, MarkKind
-from widgets.theme.theme import (
-    SPACE_1,
-    SPACE_2,
-    SPACE_3,
-    SPACE_6,
-    figure_font,
-    restyle,
-    theme_notifier,
-)
-
-_GROUPS = {"p50": (3, 4, 5), "p99": (7, 8, 9), "samples": (11, 12)}
-"""The grid's columns of each group; a spacer is before each."""
-_COLUMNS = [(column, group) for group, columns in _GROUPS.items() for column in columns]
-_HEADS = ("A", "B", "change", "A", "B", "change", "A", "B")
-_CHANGES = (2, 5)
-MOST_WIDTH = 900
-
-
-class CompareTable(QWidget):
-    def __init__(self, parent: QWidget | None = None) -> None:
-        super().__init__(parent)
-        self.setAccessibleName("Metrics of ranges A and B")
-        self.cells: dict[str, list[QLabel]] = {}
-        self._grid = QGridLayout(self)
-        self._grid.setContentsMargins(0, 0, SPACE_1, 0)
-        self._grid.setHorizontalSpacing(SPACE_3)
-        self._grid.setVerticalSpacing(1)
-        for group, columns in _GROUPS.items():
-            label = _small(group, Qt.AlignmentFlag.AlignHCenter)
-            self._grid.addWidget(label, 0, columns[0], 1, len(columns))
-            self._grid.setColumnMinimumWidth(columns[0] - 1, SPACE_6 - SPACE_3)
-        for (column, _), text in zip(_COLUMNS, _HEADS, strict=True):
-            self._grid.addWidget(_small(text, Qt.AlignmentFlag.AlignRight), 1, column)
-            self._grid.setColumnStretch(column, 1)
-        for line, key in enumerate(BETTER, 2):
-            self._make_line(line, METRICS[key])
-        self.setMaximumWidth(MOST_WIDTH)
-        self._take_fonts()
-        theme_notifier().changed.connect(self._take_fonts)
-
-    def _make_line(self, line: int, metric: Metric) -> None:
-        name = dressed(QLabel(metric.title), tip=metric.description)
-        self._grid.addWidget(name, line, 0)
-        self._grid.addWidget(dressed(QLabel(metric.unit), role="small"), line, 1)
-        cells = self.cells.setdefault(metric.key, [])
-        for (column, group), head in zip(_COLUMNS, _HEADS, strict=True):
-            cell = dressed(QLabel(), f"{metric.title} {group} {head}")
-            cell.setAlignment(Qt.AlignmentFlag.AlignRight | Qt.AlignmentFlag.AlignVCenter)
-            self._grid.addWidget(cell, line, column)
-            cells.append(cell)
-
-    def _take_fonts(self) -> None:
-        for cells in self.cells.values():
-            for index, cell in enumerate(cells):
-                weight = QFont.Weight.DemiBold if index in _CHANGES else QFont.Weight.Normal
-                cell.setFont(figure_font("body", weight))
-
-    def show_rows(self, rows: Sequence[Row], claimed: Collection[str]) -> None:
-        """claimed: the metrics whose change is more than their spread."""
-        for row in rows:
-            cells = self.cells[row.metric.key]
-            for cell, text in zip(cells, values_of(row), strict=True):
-                if cell.text() != text:
-                    cell.setText(text)
-            for index, share in zip(_CHANGES, (row.p50_change, row.p99_change), strict=True):
-                role = tone(row.metric, share, row.metric.key in claimed)
-                if cells[index].property("role") != role:
-                    restyle(cells[index], role=role)
-                cells[index].setToolTip(role.capitalize())
-            for index, figures in ((3, row.a), (4, row.b)):
-                cells[index].setToolTip(_why_no_p99(figures))
-            for index, figures in ((6, row.a), (7, row.b)):
-                is_firm = not (figures.is_few or figures.is_busy_machine)
-                role = "" if is_firm else "warning"
-                if (cells[index].property("role") or "") != role:
-                    restyle(cells[index], role=role)
-                cells[index].setToolTip("" if is_firm else reservations(figures))
-
-
-def _small(text: str, alignment: Qt.AlignmentFlag) -> QLabel:
-    return dressed(QLabel(text, alignment=alignment), role="small")
-
-
-def _why_no_p99(figures: Figures) -> str:
-    if figures.p99 is not None or figures.largest is None:
-        return ""
-    return (
-        f"p99 requires {FEWEST_FOR_P99} samples ({figures.num_samples} so far); maximum: "
-        f"{figure(figures.largest)}"
-    )
-
+from widgets.plot.series import Mark, MarkKind
+from widgets.theme.fonts import scaled
+from widgets.theme.theme import SPACE_1, SPACE_2, SPACE_3
 
 SHOW_MS = 1000
 LATEST, PICKED = "latest", "picked"
+WIDE = 420
+"""Pixels at 100 % text for the title beside the list of ranges and the buttons."""
 HINT = "Change a setting, or select two ranges on a chart to compare them."
 HINT_SECOND = "Range A is set. Drag across a chart to select range B."
 
@@ -158,7 +61,7 @@ class CompareView(QFrame):
         self._picked: list[TimeRange] = []
         self.rows: list[Row] = []
         self.ranges: tuple[TimeRange, TimeRange] | None = None
-        self._is_brief = False
+        self._is_low = self._is_narrow = False
         self._build()
         self._timer = QTimer(self, singleShot=True, interval=SHOW_MS)
         self._timer.timeout.connect(self.refresh)
@@ -181,14 +84,17 @@ class CompareView(QFrame):
         self.clear_button = button(
             "Clear ranges", self.clear, "Remove the ranges from the charts", "flat"
         )
-        head = hbox(
-            title_line("Comparison"), SPACE_1, self.source, (self.note, 1), self.clear_button,
+        self.source.setMinimumWidth(1)  # it elides
+        self._title = title_line("Comparison")
+        self._head = hbox(
+            self._title, self.source, (self.note, 1), self.clear_button,
             self.copy_button,
         )  # fmt: skip
-        self.brief = ElidedLine()
+        self.brief = wrapped("small")
         self.table = CompareTable()
         margins = SPACE_3, SPACE_2, SPACE_2, SPACE_2
-        vbox(head, self.brief, self.table, of=self, spacing=SPACE_1, margins=margins)
+        parts = self._head, self.brief, self.table
+        self._layout = vbox(*parts, of=self, spacing=SPACE_1, margins=margins)
 
     # What the user does ------------------------------------------------------------------------
 
@@ -253,25 +159,40 @@ class CompareView(QFrame):
 
     # Showing -----------------------------------------------------------------------------------
 
-    def set_brief(self, brief: bool) -> None:
-        """Medians in one line instead of the table."""
-        if brief != self._is_brief:
-            self._is_brief = brief
-            self.refresh()
+    @property
+    def height_with_table(self) -> int:
+        table, head = self.table.minimumSizeHint().height(), self._head.minimumSize().height()
+        margins = self._layout.contentsMargins()
+        return head + SPACE_1 + table + margins.top() + margins.bottom()
+
+    def set_low(self, low: bool) -> None:
+        """Medians in words instead of the table."""
+        self._is_low = low
+        self._show_parts()
+
+    def _fit(self) -> None:
+        """A table with the columns for which there is room, else the medians in words."""
+        self._title.setVisible(self.width() >= scaled(WIDE))
+        self._is_narrow = not self.table.fit(self._layout.contentsRect().width())
+        self._show_parts()
+
+    def _show_parts(self) -> None:
+        is_brief = self._is_low or self._is_narrow
+        self.table.setVisible(self.ranges is not None and not is_brief)
+        self.brief.setVisible(self.ranges is not None and is_brief)
 
     def refresh(self) -> None:
         """Update; while range B grows, once a second while visible."""
         what, *ranges = self._find() or ("",)
         found = self.ranges = (ranges[0], ranges[1]) if ranges else None
         self.rows = compare(self._store, *found) if found is not None else []
-        self.table.setVisible(found is not None and not self._is_brief)
         verdicts = judge(self._store, *found) if found is not None else []
         self.table.show_rows(self.rows, {v.key for v in verdicts if v.state is State.CHANGED})
         self.copy_button.setEnabled(found is not None)
         self.clear_button.setVisible(bool(self._picked))
         self.note.set_text(self._words(what))
-        self.brief.setVisible(found is not None and self._is_brief)
-        self.brief.set_text(in_brief(self.rows))
+        self.brief.setText(in_brief(self.rows))
+        self._fit()
         self._show_spans()
         if self.isVisible() and found is not None and self._grows(found[1]):
             self._timer.start()
@@ -299,6 +220,15 @@ class CompareView(QFrame):
                 for (label, color), stretch in zip(names, found, strict=False)
             )
         )
+
+    def resizeEvent(self, event: QResizeEvent) -> None:
+        super().resizeEvent(event)
+        self._fit()
+
+    def event(self, event: QEvent) -> bool:
+        if event.type() is QEvent.Type.LayoutRequest:
+            self._fit()  # other text, or of another size
+        return super().event(event)
 
     def showEvent(self, event: QShowEvent) -> None:
         super().showEvent(event)

@@ -14,7 +14,7 @@ The engine settings are at the left of this page.
 
 from __future__ import annotations
 
-from PySide6.QtCore import Signal
+from PySide6.QtCore import QEvent, Signal
 from PySide6.QtGui import QResizeEvent
 from PySide6.QtWidgets import QWidget
 
@@ -38,7 +38,7 @@ ORDER = ("ttft", "itl", "tokens", "memory", "requests", "cache")
 METRIC_WORDS = "ITL TTFT latency throughput"
 """By which the palette finds what shows or moves them."""
 LEAST_FOR_TABLE = 380
-"""Lower pages show the comparison as one line."""
+"""Lower pages show the comparison in words."""
 
 
 class TunePage(QWidget):
@@ -69,7 +69,8 @@ class TunePage(QWidget):
         )
         self.result.figures.toggled.connect(self._show_figures)
         self.comparison.hide()
-        vbox(self.load_bar, self.result, self.comparison, (self.charts, 1), of=self)
+        parts = self.load_bar, self.result, self.comparison, (self.charts, 1)
+        self._layout = vbox(*parts, of=self)
         self.charts.span_picked.connect(self._pick)
         self.load.happened.connect(self._mark_load)
         bridge.past.connect(self._on_past)
@@ -109,7 +110,20 @@ class TunePage(QWidget):
 
     def resizeEvent(self, event: QResizeEvent) -> None:
         super().resizeEvent(event)
-        self.comparison.set_brief(self.height() < LEAST_FOR_TABLE)
+        self._fit()
+
+    def event(self, event: QEvent) -> bool:
+        if event.type() is QEvent.Type.LayoutRequest:
+            self._fit()  # other text, or of another size
+        return super().event(event)
+
+    def _fit(self) -> None:
+        """No table where it or what surrounds it would be lower than its text."""
+        others = (self.load_bar, self.result, self.charts)
+        needed = [max(w.minimumSizeHint().height(), w.heightForWidth(self.width())) for w in others]
+        least = sum(needed) + self.comparison.height_with_table
+        least += len(others) * self._layout.spacing()
+        self.comparison.set_low(self.height() < max(LEAST_FOR_TABLE, least))
 
     def _pick(self, start: float, end: float) -> None:
         self.result.figures.setChecked(True)
