@@ -171,7 +171,7 @@ class Lessons(QObject):
                     commands.discard()
                     if Do.PUT_BACK not in asked:  # else these are being put back
                         self._chosen_before = dict(self._panel.model.chosen)
-                    self._tune.result.is_lesson = self._tune.result.is_setup = True
+                    self._tune.result.begin_lesson()
                     commands.change(self.course.step.setup)
                 case Do.START_LOAD:
                     load.start(self.course.lesson.plan)
@@ -182,8 +182,7 @@ class Lessons(QObject):
                 case Do.STOP_EVALUATION:
                     self._stop_evaluation()
                 case Do.PUT_BACK:
-                    self._tune.result.is_lesson = self._tune.result.is_setup = False
-                    self._tune.result.keep_headline(self._chosen_before)
+                    self._tune.result.end_lesson(self._chosen_before)
                     commands.restore(self._chosen_before)
 
     def _evaluate(self) -> None:

@@ -42,7 +42,8 @@ HINT_SECOND = "Range A is set. Drag across a chart to select range B."
 
 class CompareView(QFrame):
     """Marks its ranges on the charts (`spans`). `now`: the charts' clock. `merged`: the headline's
-    change, which may have several marks, and its ranges; None where `mark` is newer."""
+    change, which may have several marks, and its ranges; None where `mark` is newer.
+    `has_no_latest`: no change is to be shown as the latest one."""
 
     def __init__(
         self,
@@ -51,13 +52,14 @@ class CompareView(QFrame):
         spans: SpanLog,
         now: Callable[[], float],
         merged: Callable[[Mark], Compared | None],
+        has_no_latest: Callable[[], bool],
         parent: QWidget | None = None,
     ) -> None:
         super().__init__(parent)
         self.setProperty("panel", True)
         self.setAccessibleName("Range comparison")
         self._store, self._marks, self._spans, self._now = store, marks, spans, now
-        self._merged = merged
+        self._merged, self._has_no_latest = merged, has_no_latest
         self._picked: list[TimeRange] = []
         self.rows: list[Row] = []
         self.ranges: tuple[TimeRange, TimeRange] | None = None
@@ -151,6 +153,8 @@ class CompareView(QFrame):
         if mark is None or self._store.began > now:
             return None
         is_latest = source == LATEST
+        if is_latest and self._has_no_latest():
+            return None
         if is_latest and (merged := self._merged(mark)) is not None:
             return merged
         marks = [exact(one, self._store) for one in self._marks.marks]

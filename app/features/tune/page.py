@@ -65,8 +65,10 @@ class TunePage(QWidget):
         self.charts.enable_picking(self.spans)
         self.result = ResultBar(store, marks, lambda: self.charts.now)
         self.comparison = CompareView(
-            store, marks, self.spans, lambda: self.charts.now, self.result.merged
-        )
+            store, marks, self.spans, lambda: self.charts.now, self.result.merged,
+            lambda: self.result.awaits_lesson,
+        )  # fmt: skip
+        self.result.awaits_changed.connect(self.comparison.refresh)
         self.result.figures.toggled.connect(self._show_figures)
         self.comparison.hide()
         parts = self.load_bar, self.result, self.comparison, (self.charts, 1)

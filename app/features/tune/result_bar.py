@@ -41,6 +41,7 @@ class ResultBar(QFrame):
     result, verdicts)`: keep them as a run."""
 
     judged = Signal(object)  # list[Verdict]
+    awaits_changed = Signal()  # see `awaits_lesson`
     keep_wanted = Signal(str, str, object)
 
     def __init__(
@@ -59,7 +60,8 @@ class ResultBar(QFrame):
         self.text = HINT
         self._kept: Change | None = None
         self._quiet: Choices | None = None
-        self.is_lesson = False  # changes are a lesson's
+        self._earlier: Change | None = None  # than the lesson: it would be read as its result
+        self._is_lesson = False  # changes are a lesson's
         self.is_setup = False  # and only prepare its measurement: they have no result
         self._line = Label(wordWrap=True, textFormat=Qt.TextFormat.RichText)
         self.detail = ElidedLine("text_muted")
@@ -92,18 +94,41 @@ class ResultBar(QFrame):
         is_back, self._quiet = self._quiet is not None and dict(chosen) == self._quiet, None
         self.changes.add(
             self._marks.marks[-1].time, _clock(), text, chosen,
-            is_quiet=is_back or self.is_setup, is_lesson=is_back or self.is_lesson,
+            is_quiet=is_back or self.is_setup, is_lesson=is_back or self._is_lesson,
         )  # fmt: skip
         self.refresh()
+        if self._is_lesson:
+            self.awaits_changed.emit()
 
-    def keep_headline(self, chosen: Choices) -> None:
-        """The next change, to the settings `chosen`, puts back those from before a lesson: it has
-        no result."""
+    def begin_lesson(self) -> None:
+        """From now on changes are a lesson's; hide the result until it has made its own."""
+        self.refresh()  # the result of the change before is final
+        self._is_lesson = self.is_setup = True
+        self._earlier = self.changes.latest
+        self.refresh()
+        self.awaits_changed.emit()
+
+    def end_lesson(self, chosen: Choices) -> None:
+        """The next change, to the settings `chosen`, puts back those from before the lesson: it
+        has no result, and the one before it is shown."""
+        self._is_lesson = self.is_setup = False
+        self._earlier = None
         self._quiet = dict(chosen)
+        self.refresh()
+        self.awaits_changed.emit()
+
+    @property
+    def awaits_lesson(self) -> bool:
+        """Whether a lesson has yet to make its change: no result is shown."""
+        return self._is_lesson and self.changes.latest is self._earlier
+
+    @property
+    def _latest(self) -> Change | None:
+        return None if self.awaits_lesson else self.changes.latest
 
     def merged(self, mark: Mark) -> Compared | None:
         """The headline's change and its ranges if no change is newer than `mark`, else None."""
-        latest = self.changes.latest
+        latest = self._latest
         if latest is None or self.changes.entries[-1].at != mark.time:
             return None
         ranges = self._ranges(latest)
@@ -118,14 +143,14 @@ class ResultBar(QFrame):
 
     def show_kept(self) -> None:
         """The result was kept; the next change can be."""
-        self._kept = self.changes.latest
+        self._kept = self._latest
         self.refresh()
 
     # Showing ------------------------------------------------------------------------------------
 
     def refresh(self) -> None:
         """Once a second while visible and the range after the change may grow."""
-        latest = self.changes.latest
+        latest = self._latest
         ranges = self._ranges(latest) if latest is not None else None
         self.verdicts = judge(self._store, *ranges) if ranges is not None else []
         self.judged.emit(self.verdicts)

@@ -17,6 +17,7 @@ from app.features.learn.controller import OFFERED, Lessons
 from app.features.learn.course import Stage
 from app.features.quantize.evaluation import EvaluationPlan
 from app.features.quantize.work import Progress
+from app.features.tune.result_bar import HINT as RESULT_HINT
 from app.main.application import Application
 from engine.errors import InferdeckError
 from engine.evaluate.report import EvaluationReport
@@ -135,9 +136,8 @@ def test_the_history_tells_a_lessons_changes_from_the_users(
     result, row = application.pages.tune.result, application.engine_settings.rows
     row["max_num_seqs"].control.field.setValue(12)
     qtbot.waitUntil(lambda: application.bridge.config.max_num_seqs == 12)
-    headline = result.text
     begin(qtbot, application)
-    assert result.text == headline  # the setup measures nothing
+    assert result.text == RESULT_HINT  # the setup measures nothing
     assert [one.is_lesson for one in result.changes.entries] == [False, False, True]
     lessons.callout.next.click()
     qtbot.waitUntil(lambda: lessons.course.stage is Stage.MEASURING)
@@ -149,6 +149,37 @@ def test_the_history_tells_a_lessons_changes_from_the_users(
     row["max_num_seqs"].control.field.setValue(9)
     qtbot.waitUntil(lambda: application.bridge.config.max_num_seqs == 9)
     assert not result.changes.entries[-1].is_lesson
+
+
+def test_an_earlier_result_is_not_shown_as_that_of_a_lesson(
+    qtbot: QtBot, application: Application, lessons: Lessons
+) -> None:
+    page, row = application.pages.tune, application.engine_settings.rows["max_num_seqs"]
+    result, view = page.result, page.comparison
+    result.figures.setChecked(True)
+    row.control.field.setValue(12)
+    qtbot.waitUntil(lambda: application.bridge.config.max_num_seqs == 12)
+    earlier = result.text
+    assert earlier != RESULT_HINT and view.ranges is not None
+
+    def is_clear() -> bool:
+        hidden = view.table.isHidden() and view.brief.isHidden()
+        return result.text == RESULT_HINT and not result.verdicts and not result.detail.text() and (
+            view.ranges is None and hidden and not result.keep.isEnabled()
+        )  # fmt: skip
+
+    application.window.commands.run("learn.queue")
+    assert lessons.course.stage is Stage.BASELINE and is_clear()
+    lessons.leave()
+    assert result.text == earlier and view.ranges is not None
+    for _ in range(2):  # the second time, the earlier result is a lesson's
+        begin(qtbot, application)
+        assert is_clear()
+        lessons.callout.next.click()
+        qtbot.waitUntil(lambda: lessons.course.stage is Stage.MEASURING)
+        assert result.text != RESULT_HINT and view.ranges is not None
+    lessons.leave()
+    assert result.text != RESULT_HINT
 
 
 def test_the_callout_can_be_dragged_and_stays_in_the_window(
