@@ -66,11 +66,13 @@ class LiveCharts(QWidget):
         self.memory = _memory_chart(self.clock, now)
         self.ttft = LatencyChart(
             METRICS["ttft"].title, store=store, key="ttft", clock=self.clock, time_source=now,
-            empty_text="TTFT appears with the first token. Send a message or start a background load.",
+            empty_text="TTFT appears with the first token. Send a message or start a background "
+            "load.",
         )  # fmt: skip
         self.itl = LatencyChart(
             METRICS["itl"].title, store=store, key="itl", clock=self.clock, time_source=now,
-            empty_text="ITL appears with the second token. Send a message or start a background load.",
+            empty_text="ITL appears with the second token. Send a message or start a background "
+            "load.",
         )  # fmt: skip
         self.tokens = TokenRateChart(store, self.clock, now)
         self.requests = _requests_chart(self.clock, now)
