@@ -126,7 +126,7 @@ class _Builder:
                 if more is None or not is_out_of_memory(error):
                     raise
                 problem = error
-            let_go(problem)  # and of what was loaded so far
+            let_go(problem)  # frees the partly loaded model, too
             release_memory()
             try:
                 plan = plan_memory(self.checkpoint, self.config, host_layers=more)

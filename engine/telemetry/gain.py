@@ -53,7 +53,7 @@ class MeasuredGain(NamedTuple):
 
 
 def corrected(estimate: GainEstimate, measured: MeasuredGain | None) -> GainEstimate:
-    """The estimate, widened to what was measured for this machine, model and setting."""
+    """The estimate, widened to include the gain measured on this machine, model and setting."""
     if measured is None or estimate.is_on or not 0 < measured.factor < math.inf:
         return estimate
     least, most = measured.factor * (1 - measured.noise), measured.factor * (1 + measured.noise)

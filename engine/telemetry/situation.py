@@ -59,9 +59,9 @@ class Situation:
 def range_of(
     situation: Situation, change: Callable[[Work], Work], ratio: float | None = None
 ) -> tuple[float, float]:
-    """Of a setting that makes the work of every step smaller: with all other time unchanged, and
-    with the model's time beyond the peaks times `ratio` (None: in proportion to what is counted)
-    as if all of it belonged to what the setting changes."""
+    """Speed-up of a setting that reduces the work of every step: the low end leaves all other time
+    unchanged, the high end scales the model's time beyond the peaks by `ratio` (None: in proportion
+    to the time at the peaks)."""
     splits, floor = situation.splits, np.asarray(situation.splits.floor)
     changed = _changed(situation, change)
     kept = np.divide(changed, floor, out=np.ones_like(floor), where=floor > 0)
@@ -80,8 +80,8 @@ def _changed(situation: Situation, change: Callable[[Work], Work]) -> NDArray[np
 def slower_by(
     situation: Situation, change: Callable[[Work], Work], growth: float
 ) -> tuple[float, float]:
-    """How many times as long steps take with `growth` times the rows: if only what is counted
-    grows, and if all but reading the weights does, products as the kernels were measured."""
+    """Factor by which steps take longer with `growth` times the rows: the low end scales the time
+    at the peaks alone, the high end also the rest, except reading the weights."""
     splits, floor = situation.splits, np.asarray(situation.splits.floor)
     changed = _changed(situation, change)
     least = float(np.sum(changed + (splits.total - floor)))

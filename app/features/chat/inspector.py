@@ -69,7 +69,7 @@ class ReplyInspector(QObject):
         self._blocks = BlockHistory(self._is_of_session)
         self._growing = GrowingLatency()
         self._explaining = LatestTask(self)
-        self._explained = Explained(None, None)  # what was shown last
+        self._explained = Explained(None, None)  # the latency on the screen
         self._latest: EngineSnapshot | None = None
         self._pin = Pin("", "")
         self.chosen = ""

@@ -39,7 +39,7 @@ class TokenCounts(QObject):
     ) -> None:
         super().__init__(parent)
         self._controller, self._texts = controller, texts
-        self._counts: dict[str, int] = {}  # text -> tokens, of what is here
+        self._counts: dict[str, int] = {}  # text -> tokens, of the current texts
         self._asked: dict[str, str] = {}  # key -> text
         self._uncounted: set[str] = set()  # texts that this engine cannot count
         self._later = QTimer(self, singleShot=True, interval=COUNT_DELAY_MS)

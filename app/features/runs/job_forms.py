@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
-
-from PySide6.QtCore import QObject
 
 from app.features.quantize.evaluate_form import EvaluateForm
 from app.features.quantize.evaluation import evaluate_command, quantize_command
@@ -27,13 +26,12 @@ class Offered(NamedTuple):
     rates: Callable[[], Mapping[str, float]]
 
 
-class JobForm(QObject):
+class JobForm(ABC):
     """A form with its start button. `models`: its fields of models; the first one is filled."""
 
     def __init__(
         self, jobs: Jobs, offered: Offered, panel: StartPanel, models: Sequence[ModelField]
     ) -> None:
-        super().__init__(jobs)
         self._jobs, self._offered = jobs, offered
         self.panel, self._models = panel, models
         panel.start_wanted.connect(self.start)
@@ -43,12 +41,13 @@ class JobForm(QObject):
         self._on_shown()
         self.offer()
 
+    @abstractmethod
     def start(self) -> None:
-        raise NotImplementedError
+        """Start the job, if the form is complete and no other runs."""
 
+    @abstractmethod
     def offer(self, *_: object) -> None:
         """Update button and summary below the form."""
-        raise NotImplementedError
 
     @property
     def is_free(self) -> bool:
@@ -70,7 +69,7 @@ class JobForm(QObject):
         self.panel.show_error(f"{error.cause} {error.remedy}".strip())
 
     def _on_shown(self) -> None:
-        """Offer what is there now, and preselect the open model in an empty field."""
+        """Update the offered models; preselect the open one in an empty field."""
         self.renew_models()
         path, field = self._offered.current(), self._models[0]
         if path and not field.path and Path(path).is_dir():
