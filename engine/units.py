@@ -90,6 +90,12 @@ def change_text(share: float | None, digits: int = 2) -> str:
     return text if text[0] == MINUS else f"±{text}" if text == "0 %" else f"+{text}"
 
 
+def points_text(points: float, decimals: int = 2) -> str:
+    """ "+5.12 pt", "−41 pt": the difference of two percentages in percentage points."""
+    text = _with_unit(number(points, decimals), "pt")
+    return text if text[0] == MINUS else f"+{text}"
+
+
 def factor_text(factor: float | None) -> str:
     """ "1.42×", "0.98×", "50×"."""
     return _with_unit(number(factor, 2 if (factor or 0) < 9.995 else 0), TIMES, gap="")

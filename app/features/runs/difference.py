@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from app.storage.report_metrics import RUN_METRICS, Form, Metric, measured_text
 from app.storage.run_records import Kind, Measured, RunRecord, RunSide
-from engine.units import MINUS, NOTHING, change_text, factor_text
+from engine.units import NOTHING, change_text, factor_text, points_text
 
 LITTLE = 0.005
 """Relative change below which a figure that is not repeated counts as equal."""
@@ -73,7 +73,7 @@ class Row:
         if change is None:
             return NOTHING
         if self.metric.form in _SHARES:
-            return f"{100 * change:+.2f} pt".replace("-", MINUS)
+            return points_text(100 * change)
         return change_text(change) if change < LARGE else factor_text(1 + change)
 
 

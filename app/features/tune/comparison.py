@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from engine.snapshot.metrics import METRICS, Metric
-from engine.units import change_text, duration_text, figure, number
+from engine.units import change_text, duration_text, figure, number, points_text
 from widgets.live.metric_store import MetricStore
 from widgets.live.statistics import Figures
 from widgets.plot.series import Mark, MarkKind
@@ -108,10 +108,10 @@ def values_of(row: Row) -> tuple[str, ...]:
 
 
 def _changed(row: Row, before: float | None, after: float | None) -> str:
-    """A relative change; of a percentage the difference in percentage points: "+41 pp"."""
+    """A relative change; of a percentage the difference in percentage points: "+41.00 pt"."""
     if row.metric.unit != "%" or before is None or after is None or not row.is_compared:
         return change_text(change(before, after) if row.is_compared else None)
-    return f"{'+' if after > before else ''}{figure(after - before)} pp"
+    return points_text(after - before)
 
 
 def tone(metric: Metric, share: float | None, is_claimed: bool) -> str:

@@ -114,4 +114,4 @@ def test_a_percentage_changes_by_percentage_points() -> None:
     usage = next(row for row in rows if row.metric.key == "kv_usage")
     before, after, points = (numbers(text)[0] for text in values_of(usage)[:3])
     assert points == pytest.approx(after - before, rel=0.1) and points > 0
-    assert values_of(usage)[2].endswith("pp")
+    assert values_of(usage)[2].endswith("pt")
