@@ -65,7 +65,7 @@ def native_limit(dtype: torch.dtype) -> int:
 
 
 def in_tiles(dtype: torch.dtype) -> bool:
-    """Whether compiled code attends in AMX's tiles for the requests with more tokens."""
+    """Whether compiled code attends in tiles for the requests with more tokens."""
     if find().library is None:
         return False
     with one_at_a_time:
@@ -96,7 +96,7 @@ def cpu_choices(dtype: torch.dtype) -> tuple[Choice, ...]:
             return (Choice(_OPERATION, name, 1, NATIVE, f"{why}; {measured}"),)
         native = Choice(_OPERATION, name, 1, NATIVE, why)
         if in_tiles(dtype):
-            return (native, Choice(_OPERATION, name, limit, TILES, f"AMX; {measured}"))
+            return (native, Choice(_OPERATION, name, limit, TILES, f"bfloat16 products; {measured}"))
         if few == many:
             return (native, Choice(_OPERATION, name, limit, many, measured))
         return (

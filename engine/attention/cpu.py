@@ -4,8 +4,8 @@ mask over the batch.
 
 Requests that compute one token (decode) are batched in buckets of similar length. Longer queries
 (prefill, chunks) run sequence by sequence in blocks of rows; a block reads only the keys that it
-can see. Compiled code, where available, handles the requests with few tokens, and on AMX in
-bfloat16 those with many; torch does the rest.
+can see. Compiled code, where available, handles the requests with few tokens, and with fast
+products of bfloat16 those with many; torch does the rest.
 """
 
 from __future__ import annotations

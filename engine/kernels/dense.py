@@ -7,7 +7,7 @@ transposed   W @ x^T
 upcast       16-bit weights, converted tile by tile and multiplied in float32
 upcast_wide  the same for many rows
 native       16-bit weights by compiled code (`plain.c`)
-tiles        bfloat16 weights on AMX by compiled code (`tiled.c`), for several rows
+tiles        bfloat16 weights on AMX or AVX-512 BF16 by compiled code (`tiled.c`), for several rows
 
 Blocked weights: oneDNN reads a weight in small blocks, once and sequentially, where a plain one is
 row-major. On an Intel CPU with AVX-512 BF16, 3072 x 1024 in bfloat16, one row takes 0.30 ms instead
@@ -76,7 +76,7 @@ def native(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
 
 
 def tiles(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """`native` in AMX's tiles: every row added up in one order, which is another than `native`'s.
+    """`native` in tiles: every row added up in one order, which is another than `native`'s.
     torch's product where there are none, or for operands that they do not fit."""
     return _compiled("tiled", tiles_fit, x, weight, bias)
 

@@ -32,7 +32,8 @@ CANDIDATES = {
     torch.float16: ("torch", "transposed", "upcast", "upcast_wide"),
 }
 """Linear implementations that may be the fastest on a CPU, by dtype; where the CPU kernels are
-compiled also "native" in 16 bits, and in bfloat16 on AMX only that, "tiles" and "torch"."""
+compiled also "native" in 16 bits. In bfloat16 "tiles" take the place of "transposed", and on AMX of
+all but "torch" and "native"."""
 
 ROW_BUCKETS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 """Row counts from which another implementation may take over; a product of n rows uses the largest
@@ -101,7 +102,7 @@ def quantized_choices() -> tuple[Choice, ...]:
     )  # fmt: skip
     return (
         Choice("linear, quantized", "any", 1, "native", why),
-        *(many if found.library.has_tiles else ()),
+        *(many if found.library.has_amx else ()),
         Choice("linear, quantized, partial last group", "any", 1, "tiled", tiled),
         Choice("norms, rotary embedding, SiLU in 16-bit models", "any", 1, "native", fused),
     )
@@ -178,7 +179,8 @@ def _16bit_choices(dtype: torch.dtype) -> tuple[Choice, ...]:
     if (compiled := find().library) is not None:
         in_doubt = _NATIVE_DOUBT
         if compiled.has_tiles and dtype is torch.bfloat16:
-            candidates, in_doubt = ("tiles", "torch"), _TILES_DOUBT
+            others = () if compiled.has_amx else ("upcast", "upcast_wide")
+            candidates, in_doubt = ("tiles", "torch", *others), _TILES_DOUBT
         why = f"few rows: compiled, reads weights once; benchmarked at {in_doubt}+ rows"
         result.append(Choice("linear", name, 1, "native", why))
         candidates, chosen = ("native", *candidates), "native"

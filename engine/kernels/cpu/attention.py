@@ -1,5 +1,5 @@
 """Attention over KV pages, and writing to them, without gathering them first (attention.c); for
-many tokens of a request in AMX's tiles (prompt.c)."""
+many tokens of a request in tiles (prompt.c)."""
 
 from __future__ import annotations
 

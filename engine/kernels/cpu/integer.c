@@ -228,7 +228,7 @@ INLINE void panels(const packed *w, const activations *x, int64_t row, int64_t e
     for (; panel < last; panel++) rows_by_panels(w, x, row, end, panel, 1, bits, parts, y, type);
 }
 
-#if TILES
+#if AMX
 
 #define FEW_ROWS 12 /* below, vectors are as fast as a tile of 16 */
 #define BAND 256    /* rows at a time */
@@ -236,49 +236,18 @@ INLINE void panels(const packed *w, const activations *x, int64_t row, int64_t e
 #define BOTH 1024   /* sums of 32 rows by two panels */
 
 static int fits_tiles(const packed *w, int64_t rows) {
-    return tiles_allowed && rows >= FEW_ROWS && w->group % 32 == 0;
+    return tiles_made_of == REGISTERS && rows >= FEW_ROWS && w->group % 32 == 0;
 }
 
-/* Products of 16 * R rows of x, the second 16 of which are `below` the first, by the codes of S panels, added to sums [R][S][16][LANES] or, with
- * `first`, in their place. Codes of 4 bits are signed. */
+/* Products of 16 * R rows of x, the second 16 of which are `below` the first, by the codes of S panels,
+ * added to sums [R][S][16][LANES] or, with `first`, in their place. Codes of 4 bits are signed. */
 INLINE void dot_tiles(const int8_t *x, int64_t below, const uint8_t *codes, int64_t apart,
                       int64_t inputs, int64_t step, int first, int32_t *sums, const int R,
                       const int S, const int bits) {
-    if (first) {
-        TILE_ZERO(0);
-        if (S == 2) TILE_ZERO(1);
-        if (R == 2) TILE_ZERO(2);
-        if (R == 2 && S == 2) TILE_ZERO(3);
-    } else {
-        TILE_LOAD(0, sums, 64);
-        if (S == 2) TILE_LOAD(1, sums + 256, 64);
-        if (R == 2) TILE_LOAD(2, sums + 512, 64);
-        if (R == 2 && S == 2) TILE_LOAD(3, sums + 768, 64);
-    }
-#define DOT(sum, left, right)                                \
-    do {                                                     \
-        if (bits == 4) TILE_DOT("tdpbssd", sum, left, right); \
-        else TILE_DOT("tdpbsud", sum, left, right);           \
-    } while (0)
-    for (int64_t k = 0; k < inputs; k += step, codes += step * LANES, x += step * 16) {
-        TILE_LOAD(4, x, step);
-        TILE_LOAD(6, codes, 64);
-        DOT(0, 4, 6);
-        if (S == 2) {
-            TILE_LOAD(7, codes + apart, 64);
-            DOT(1, 4, 7);
-        }
-        if (R == 2) {
-            TILE_LOAD(5, x + below, step);
-            DOT(2, 5, 6);
-            if (S == 2) DOT(3, 5, 7);
-        }
-    }
-#undef DOT
-    TILE_STORE(0, sums, 64);
-    if (S == 2) TILE_STORE(1, sums + 256, 64);
-    if (R == 2) TILE_STORE(2, sums + 512, 64);
-    if (R == 2 && S == 2) TILE_STORE(3, sums + 768, 64);
+    const operand left = {x, below, step, 16 * step, 0}, right = {codes, apart, 64, step * LANES, 0};
+    const tile_sums to = {sums, 2048, 1024, 64};
+    multiply_tiles(left, right, inputs / step, first, to, NULL, R, S,
+                   bits == 4 ? SIGNED_CODES : UNSIGNED_CODES);
 }
 
 /* The products of group g, scaled, to the totals [rows][S][LANES] of 16 * R rows from `row` on. */

@@ -63,7 +63,7 @@ class IntegerWeights(Weights):
         row_bytes = parts * (shape[1] + APART) + 9 * (shape[1] // group)
         self._arguments.prepare(library.integer_product, row_bytes)
         is_tiled = chunk.bits == 4 and dtype is torch.bfloat16 and shape[1] % 32 == 0
-        self._dequantized_from = MANY_ROWS if is_tiled and library.has_tiles else sys.maxsize
+        self._dequantized_from = MANY_ROWS if is_tiled and library.has_amx else sys.maxsize
 
     @classmethod
     def of(cls, codes: IntCodes, dtype: torch.dtype, library: Library) -> IntegerWeights:
@@ -79,7 +79,7 @@ class IntegerWeights(Weights):
         return result if bias is None else result.add_(bias)
 
     def dequantizing(self, x: Tensor) -> Tensor:
-        """x [T, in] of bfloat16 by 4-bit weights rounded to bfloat16, in AMX's tiles."""
+        """x [T, in] of bfloat16 by 4-bit weights rounded to bfloat16, in tiles."""
         return self._library.tiled_codes(self._arguments, x)
 
     def dense(self) -> Tensor:

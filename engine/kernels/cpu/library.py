@@ -27,6 +27,7 @@ LANES = 16
 APART = 64  # integer.c
 _BLOCK = 256  # rows: plain.c
 _TILE = 16  # rows: tiles.h
+_REGISTERS = 2  # of AMX, what tiles are made of: tiles.h
 _CHUNK_BYTES = 2**20  # of weights that a thread of tiled.c holds, or 32 outputs
 
 
@@ -83,7 +84,8 @@ class Library:
         loaded = ctypes.CDLL(str(path))  # calls leave the interpreter to other threads
         loaded.native_instructions.restype = ctypes.c_char_p
         self.instructions: str = loaded.native_instructions().decode()
-        self.has_tiles = bool(ctypes.c_int.in_dll(loaded, "tiles_allowed").value)
+        made_of = ctypes.c_int.in_dll(loaded, "tiles_made_of").value
+        self.has_tiles, self.has_amx = made_of > 0, made_of == _REGISTERS
         for name, arguments in _FUNCTIONS.items():
             function = loaded[f"native_{name}"]
             function.argtypes = [_TYPES[one] for one in arguments]
@@ -128,7 +130,7 @@ class Library:
 
     def tiled_codes(self, weights: Packed, x: Tensor) -> Tensor:
         """`product` with codes of 4 bits dequantized to bfloat16, for many rows of it, where
-        `has_tiles`: x [T, inputs], a multiple of 32."""
+        `has_amx`: x [T, inputs], a multiple of 32."""
         rows, inputs = x.shape
         result = torch.empty(rows, weights.num_outputs, dtype=x.dtype)
         self.tiled_codes_product(

@@ -171,30 +171,12 @@ static void begin_block(const job *j, block *b, int64_t request, int64_t head, i
 /* scores of `tiles` tiles of 32 keys from tile `tile` on, for R halves of the block. */
 INLINE void score_tiles(const job *j, block *b, const arranged *k, int64_t tile, int64_t tiles,
                         const int R) {
-    const int64_t wide = key_width(j->pages), half = wide / 32 * 512;
+    const int64_t wide = key_width(j->pages);
+    const operand queries = {b->queries, wide / 32 * 1024, 64, 1024, 0};
     for (int64_t t = 0; t < tiles; t++) {
-        const uint16_t *keys = k->keys + 32 * (tile + t) * wide, *q = b->queries;
-        float *to = b->scores + 32 * t * BLOCK;
-        TILE_ZERO(0);
-        TILE_ZERO(1);
-        if (R == 2) TILE_ZERO(2);
-        if (R == 2) TILE_ZERO(3);
-        for (int64_t d = 0; d < wide; d += 32, q += 512) {
-            TILE_LOAD(4, keys + d, 2 * wide);
-            TILE_LOAD(6, q, 64);
-            TILE_DOT("tdpbf16ps", 0, 4, 6);
-            TILE_LOAD(5, keys + 16 * wide + d, 2 * wide);
-            TILE_DOT("tdpbf16ps", 1, 5, 6);
-            if (R == 2) {
-                TILE_LOAD(7, q + half, 64);
-                TILE_DOT("tdpbf16ps", 2, 4, 7);
-                TILE_DOT("tdpbf16ps", 3, 5, 7);
-            }
-        }
-        TILE_STORE(0, to, 4 * BLOCK);
-        TILE_STORE(1, to + 16 * BLOCK, 4 * BLOCK);
-        if (R == 2) TILE_STORE(2, to + 16, 4 * BLOCK);
-        if (R == 2) TILE_STORE(3, to + 16 * BLOCK + 16, 4 * BLOCK);
+        const operand keys = {k->keys + 32 * (tile + t) * wide, 32 * wide, 2 * wide, 64, 0};
+        const tile_sums to = {b->scores + 32 * t * BLOCK, 64 * BLOCK, 64, 4 * BLOCK};
+        multiply_tiles(keys, queries, wide / 32, 1, to, NULL, 2, R, BFLOAT16S);
     }
 }
 
@@ -260,37 +242,10 @@ INLINE void weigh_tiles(block *b, int half, int64_t count, float scaling, int64_
 /* The values of those keys, weighed, to the sums of N tiles of 16 elements from `d` on. */
 INLINE void sum_tiles(block *b, const uint16_t *values, int64_t value_dim, int64_t d, int64_t tiles,
                       int is_first, const int N, const int R) {
-    float *sums = b->sums + d * BLOCK;
-    if (is_first) {
-        TILE_ZERO(0);
-        if (R == 2) TILE_ZERO(1);
-        if (N == 2) TILE_ZERO(2);
-        if (N == 2 && R == 2) TILE_ZERO(3);
-    } else {
-        TILE_LOAD(0, sums, 4 * BLOCK);
-        if (R == 2) TILE_LOAD(1, sums + 16, 4 * BLOCK);
-        if (N == 2) TILE_LOAD(2, sums + 16 * BLOCK, 4 * BLOCK);
-        if (N == 2 && R == 2) TILE_LOAD(3, sums + 16 * BLOCK + 16, 4 * BLOCK);
-    }
-    const uint16_t *from = values + d / 16 * 512, *weights = b->weights;
-    for (int64_t t = 0; t < tiles; t++, from += 32 * value_dim, weights += 512) {
-        TILE_LOAD(4, from, 64);
-        TILE_LOAD(6, weights, 64);
-        TILE_DOT("tdpbf16ps", 0, 4, 6);
-        if (R == 2) {
-            TILE_LOAD(7, weights + KEYS * 16, 64);
-            TILE_DOT("tdpbf16ps", 1, 4, 7);
-        }
-        if (N == 2) {
-            TILE_LOAD(5, from + 512, 64);
-            TILE_DOT("tdpbf16ps", 2, 5, 6);
-            if (R == 2) TILE_DOT("tdpbf16ps", 3, 5, 7);
-        }
-    }
-    TILE_STORE(0, sums, 4 * BLOCK);
-    if (R == 2) TILE_STORE(1, sums + 16, 4 * BLOCK);
-    if (N == 2) TILE_STORE(2, sums + 16 * BLOCK, 4 * BLOCK);
-    if (N == 2 && R == 2) TILE_STORE(3, sums + 16 * BLOCK + 16, 4 * BLOCK);
+    const operand from = {values + d / 16 * 512, 1024, 64, 64 * value_dim, 0};
+    const operand weights = {b->weights, 32 * KEYS, 64, 1024, 0};
+    const tile_sums to = {b->sums + d * BLOCK, 64 * BLOCK, 64, 4 * BLOCK};
+    multiply_tiles(from, weights, tiles, is_first, to, NULL, N, R, BFLOAT16S);
 }
 
 INLINE void pass(const job *j, block *b, const arranged *k, const int R) {

@@ -14,10 +14,11 @@
 #if TILES
 
 #define STEP 32             /* inputs of a tile */
-#define NEAR 512            /* inputs at a time, of which 32 rows stay in the first cache */
-#define DIRECT 128          /* rows, up to which weights are used where they lie */
+#define NEAR 512             /* inputs at a time, of which 32 rows stay in the first cache */
+#define DIRECT (AMX ? 128 : 0) /* rows, up to which weights are used where they lie: vectors would
+                                   read each line of a wide one from the second cache, 16 times */
 #define WIDEST 512          /* outputs at a time, or as many as ... */
-#define CHUNK_BYTES 1048576 /* ... stay in the second */
+#define CHUNK_BYTES (AMX ? 1048576 : 524288) /* ... stay in the second */
 
 typedef struct {
     int64_t outputs, inputs, rows;
@@ -27,14 +28,6 @@ typedef struct {
     const uint16_t *x;             /* operands of 16 rows each, zeros for rows that are not */
     uint16_t *y;                   /* [rows, outputs] */
 } product;
-
-/* One or two tiles of 16 outputs or rows, for the inputs that come. */
-typedef struct {
-    const uint16_t *at;
-    int64_t below; /* to the second */
-    int64_t apart; /* bytes between rows of a tile */
-    int64_t step;  /* to the next inputs */
-} operand;
 
 /* Up to 16 rows as left operands [inputs / STEP][16][STEP], zeros for those that are not. */
 static void as_left(const uint16_t *from, int64_t stride, int64_t inputs, int64_t rows,
@@ -92,56 +85,6 @@ static void dequantize(const packed *w, int64_t panel, uint16_t *to) {
     }
 }
 
-/* Adds the products of L left tiles by R right ones over some inputs to sums [2][2][16][16], or puts
- * them there where `first`. The weights pass by: the left ones, or the right ones of codes. Left ones
- * of 32 rows from `next` on are fetched, or NULL. */
-INLINE void dot(operand left, operand right, int64_t inputs, int first, float *sums,
-                const uint16_t *next, const int L, const int R, const int is_codes) {
-    if (first) {
-        TILE_ZERO(0);
-        if (R == 2) TILE_ZERO(1);
-        if (L == 2) TILE_ZERO(2);
-        if (L == 2 && R == 2) TILE_ZERO(3);
-    } else {
-        TILE_LOAD(0, sums, 64);
-        if (R == 2) TILE_LOAD(1, sums + 256, 64);
-        if (L == 2) TILE_LOAD(2, sums + 512, 64);
-        if (L == 2 && R == 2) TILE_LOAD(3, sums + 768, 64);
-    }
-#define LEFT(n, from)                                     \
-    do {                                                  \
-        if (is_codes) TILE_LOAD(n, from, left.apart);     \
-        else TILE_PASS(n, from, left.apart);              \
-    } while (0)
-#define RIGHT(n, from)                                    \
-    do {                                                  \
-        if (is_codes) TILE_PASS(n, from, 64);             \
-        else TILE_LOAD(n, from, 64);                      \
-    } while (0)
-    for (int64_t k = 0; k < inputs / STEP; k++, left.at += left.step, right.at += right.step) {
-        LEFT(4, left.at);
-        RIGHT(6, right.at);
-        TILE_DOT("tdpbf16ps", 0, 4, 6);
-        for (int n = 0; next && n < 32; n++)
-            _mm_prefetch((const char *)next + n * left.apart + 64 * k, _MM_HINT_T1);
-        if (R == 2) {
-            RIGHT(7, right.at + right.below);
-            TILE_DOT("tdpbf16ps", 1, 4, 7);
-        }
-        if (L == 2) {
-            LEFT(5, left.at + left.below);
-            TILE_DOT("tdpbf16ps", 2, 5, 6);
-            if (R == 2) TILE_DOT("tdpbf16ps", 3, 5, 7);
-        }
-    }
-#undef LEFT
-#undef RIGHT
-    TILE_STORE(0, sums, 64);
-    if (R == 2) TILE_STORE(1, sums + 256, 64);
-    if (L == 2) TILE_STORE(2, sums + 512, 64);
-    if (L == 2 && R == 2) TILE_STORE(3, sums + 768, 64);
-}
-
 /* sums of 32 rows by 32 outputs, of which `here` are left, to bfloat16 out [32][WIDEST]. */
 INLINE void round_sums(const float *sums, const uint16_t *bias, int64_t here, uint16_t *out,
                        const int is_codes) {
@@ -170,25 +113,27 @@ INLINE void block(const product *p, int64_t row, int64_t output, int64_t count,
     _Alignas(64) uint16_t out[32 * WIDEST];
     const int64_t pairs = (count + 31) / 32, rows = least(32, p->rows - row);
     for (int64_t k = 0; k < p->inputs; k += NEAR) {
-        const int64_t inputs = least(NEAR, p->inputs - k), below = 16 * p->inputs;
-        const operand x = {p->x + row * p->inputs + 16 * k, below, 64, 16 * STEP};
-        operand w = {near + 16 * k, below, 64, 16 * STEP};
-        const uint16_t *next = NULL;
-        if (!near)
-            w = (operand){p->weight + output * p->stride + k, 16 * p->stride, 2 * p->stride, STEP};
+        const int64_t inputs = least(NEAR, p->inputs - k), below = 32 * p->inputs;
+        const operand x = {p->x + row * p->inputs + 16 * k, below, 64, 32 * STEP, 0};
+        operand w = {near + 16 * k, below, 64, 32 * STEP, 1};
+        const uint16_t *lying = p->weight + output * p->stride + k, *next = NULL;
+        if (!near) w = (operand){lying, 32 * p->stride, 2 * p->stride, 2 * STEP, 1};
         if (!near && row == 0) { /* which read them from memory; the other rows find them near */
-            if (k + inputs < p->inputs) next = w.at + NEAR;
-            else if (output + 64 <= p->outputs) next = w.at + 32 * p->stride - k;
+            if (k + inputs < p->inputs) next = lying + NEAR;
+            else if (output + 64 <= p->outputs) next = lying + 32 * p->stride - k;
         }
-        for (int64_t pair = 0; pair < pairs; pair++, w.at += 32 * p->inputs) {
+        for (int64_t pair = 0; pair < pairs; pair++) {
             const int both = count - 32 * pair > 16;
-#define BY(L, R)                                                                                    \
-    dot(is_codes ? x : w, is_codes ? w : x, inputs, k == 0, sums[pair], next, L, R, is_codes)
+            const tile_sums to = {sums[pair], 2048, 1024, 64};
+#define BY(L, R)                                                                              \
+    multiply_tiles(is_codes ? x : w, is_codes ? w : x, inputs / STEP, k == 0, to, next, L, R, \
+                   BFLOAT16S)
             if (both && rows > 16) BY(2, 2);
             else if (is_codes ? rows > 16 : both) BY(2, 1);
             else if (is_codes ? both : rows > 16) BY(1, 2);
             else BY(1, 1);
 #undef BY
+            w.at = (const uint8_t *)w.at + 2 * below;
         }
     }
     for (int64_t pair = 0; pair < pairs; pair++)

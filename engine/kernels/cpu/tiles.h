@@ -1,25 +1,47 @@
-/* The tile registers of AMX, where the compiler may use them: eight of 16 rows of 64 bytes.
- *
- *   0 to 3  sums [16 rows][16 columns], int32 or float32
- *   4, 5    left operands [16 rows][64 bytes], of which `step` are used
- *   6, 7    right operands [step / 4][16 columns][4 bytes]
- */
+/* Products of tiles, 16 rows of 64 bytes: by AMX, or of bfloat16 by vectors. */
 #pragma once
 
 #include "numbers.h"
 
-#if defined(__AMX_TILE__) && defined(__AMX_INT8__) && defined(__AMX_BF16__) && \
-    defined(__AVX512BF16__)
+#if defined(__AVX512BF16__) && defined(__AVX512BW__)
 #define TILES 1
 #else
 #define TILES 0
 #endif
 
-extern int tiles_allowed; /* by the operating system; set when the library is loaded */
+#if TILES && defined(__AMX_TILE__) && defined(__AMX_INT8__) && defined(__AMX_BF16__)
+#define AMX 1
+#else
+#define AMX 0
+#endif
 
-#if TILES
+enum { NO_TILES, VECTORS, REGISTERS };
+extern int tiles_made_of; /* set when the library is loaded: the operating system may refuse AMX */
 
-/* By hand: gcc 12 does not see that these read and write memory. */
+/* One or two tiles of an operand, the second `below` the first, and those of the next inputs a `step`
+ * further; bytes. passes: is read once, and takes no room in the first cache. */
+typedef struct {
+    const void *at;
+    int64_t below, apart, step; /* apart: between rows */
+    int passes;
+} operand;
+
+/* The sums of up to two left by two right tiles; bytes. */
+typedef struct {
+    void *at;
+    int64_t below, beside, apart; /* to those of the second left and right tile, between rows */
+} tile_sums;
+
+enum { BFLOAT16S, SIGNED_CODES, UNSIGNED_CODES }; /* right operands; left ones are signed */
+
+#if AMX
+
+/* By hand: gcc 12 does not see that these read and write memory. Registers:
+ *
+ *   0 to 3  sums [16 rows][16 columns], int32 or float32
+ *   4, 5    left operands [16 rows][64 bytes], of which `step` are used
+ *   6, 7    right operands [step / 4][16 columns][4 bytes]
+ */
 #define TILE_LOAD(n, from, apart) \
     __asm__ volatile("tileloadd (%0,%1,1), %%tmm" #n : : "r"(from), "r"((int64_t)(apart)) : "memory")
 /* The same of what passes by once: it takes no room in the first cache. */
@@ -49,6 +71,104 @@ INLINE tile_shapes begin_tiles(int64_t step) {
     __asm__ volatile("ldtilecfg %0" : : "m"(*(step == 64 ? &wide : &narrow)));
     return before;
 }
+
+INLINE void end_tiles(const tile_shapes *before) {
+    if (before->palette) __asm__ volatile("ldtilecfg %0" : : "m"(*before));
+    else __asm__ volatile("tilerelease");
+}
+
+/* Adds the products of L left tiles by R right ones, of `count` tiles of inputs, to sums, or puts them
+ * there where `first`. 32 rows from `next` on, as far apart as left ones, are fetched; NULL: none. */
+INLINE void multiply_tiles(operand left, operand right, int64_t count, int first, tile_sums sums,
+                           const void *next, const int L, const int R, const int kind) {
+    uint8_t *sum = sums.at, *lower = sum + sums.below;
+    if (first) {
+        TILE_ZERO(0);
+        if (R == 2) TILE_ZERO(1);
+        if (L == 2) TILE_ZERO(2);
+        if (L == 2 && R == 2) TILE_ZERO(3);
+    } else {
+        TILE_LOAD(0, sum, sums.apart);
+        if (R == 2) TILE_LOAD(1, sum + sums.beside, sums.apart);
+        if (L == 2) TILE_LOAD(2, lower, sums.apart);
+        if (L == 2 && R == 2) TILE_LOAD(3, lower + sums.beside, sums.apart);
+    }
+#define OPERAND(n, of, from)                          \
+    do {                                              \
+        if (of.passes) TILE_PASS(n, from, of.apart);  \
+        else TILE_LOAD(n, from, of.apart);            \
+    } while (0)
+#define DOT(sum, left, right)                                           \
+    do {                                                                \
+        if (kind == BFLOAT16S) TILE_DOT("tdpbf16ps", sum, left, right); \
+        else if (kind == SIGNED_CODES) TILE_DOT("tdpbssd", sum, left, right); \
+        else TILE_DOT("tdpbsud", sum, left, right);                     \
+    } while (0)
+    const uint8_t *rows = left.at, *columns = right.at;
+    for (int64_t k = 0; k < count; k++, rows += left.step, columns += right.step) {
+        OPERAND(4, left, rows);
+        OPERAND(6, right, columns);
+        DOT(0, 4, 6);
+        for (int n = 0; next && n < 32; n++)
+            _mm_prefetch((const char *)next + n * left.apart + 64 * k, _MM_HINT_T1);
+        if (R == 2) {
+            OPERAND(7, right, columns + right.below);
+            DOT(1, 4, 7);
+        }
+        if (L == 2) {
+            OPERAND(5, left, rows + left.below);
+            DOT(2, 5, 6);
+            if (R == 2) DOT(3, 5, 7);
+        }
+    }
+#undef OPERAND
+#undef DOT
+    TILE_STORE(0, sum, sums.apart);
+    if (R == 2) TILE_STORE(1, sum + sums.beside, sums.apart);
+    if (L == 2) TILE_STORE(2, lower, sums.apart);
+    if (L == 2 && R == 2) TILE_STORE(3, lower + sums.beside, sums.apart);
+}
+
+#elif TILES
+
+typedef int64_t tile_shapes;
+INLINE tile_shapes begin_tiles(int64_t step) { return step; }
+INLINE void end_tiles(const tile_shapes *before) { (void)before; }
+
+/* As with AMX, for bfloat16: eight rows by the columns of R tiles, in registers. */
+INLINE void multiply_tiles(operand left, operand right, int64_t count, int first, tile_sums sums,
+                           const void *next, const int L, const int R, const int kind) {
+    for (int part = 0; part < 2 * L; part++) {
+        const int64_t below = part / 2 * left.below + part % 2 * 8 * left.apart;
+        const uint8_t *rows = (const uint8_t *)left.at + below, *columns = right.at;
+        uint8_t *to = (uint8_t *)sums.at + part / 2 * sums.below + part % 2 * 8 * sums.apart;
+        floats sum[8][2];
+        UNROLLED(r, 8) UNROLLED(c, R) {
+            const float *from = (const float *)(to + r * sums.apart + c * sums.beside);
+            sum[r][c] = first ? no_floats() : load_floats(from);
+        }
+        for (int64_t k = 0; k < count; k++, rows += left.step, columns += right.step) {
+            for (int n = 0; next && part == 0 && n < 32; n++)
+                _mm_prefetch((const char *)next + n * left.apart + 64 * k, _MM_HINT_T1);
+            for (int pair = 0; pair < 16; pair++) {
+                const uint8_t *at = columns + pair * right.apart;
+                __m512bh column[2];
+                UNROLLED(c, R) column[c] = (__m512bh)load_bytes(at + c * right.below);
+                UNROLLED(r, 8) {
+                    const int32_t two = four((const int8_t *)rows + r * left.apart + 4 * pair);
+                    UNROLLED(c, R)
+                        sum[r][c] = _mm512_dpbf16_ps(sum[r][c], (__m512bh)splat(two), column[c]);
+                }
+            }
+        }
+        UNROLLED(r, 8) UNROLLED(c, R)
+            store_floats((float *)(to + r * sums.apart + c * sums.beside), sum[r][c]);
+    }
+}
+
+#endif
+
+#if TILES
 
 /* The first `count` numbers of a vector, or all. */
 INLINE void write_lanes(void *to, int64_t place, int64_t count, floats from, int type) {
@@ -81,11 +201,6 @@ INLINE void transpose(bytes r[16]) {
         t[4 + n] = _mm512_shuffle_i32x4(b, d, 0x88), t[12 + n] = _mm512_shuffle_i32x4(b, d, 0xdd);
     }
     UNROLLED(i, 16) r[i] = t[i];
-}
-
-INLINE void end_tiles(const tile_shapes *before) {
-    if (before->palette) __asm__ volatile("ldtilecfg %0" : : "m"(*before));
-    else __asm__ volatile("tilerelease");
 }
 
 #endif

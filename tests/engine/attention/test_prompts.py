@@ -1,4 +1,4 @@
-"""Attention of many tokens in AMX's tiles: against the textbook in float64, and bit by bit against
+"""Attention of many tokens in tiles: against the textbook in float64, and bit by bit against
 itself on other threads and in other company."""
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def has_tiles() -> bool:
     return compiled is not None and compiled.has_tiles
 
 
-pytestmark = [needs_compiler, pytest.mark.skipif(not has_tiles(), reason="this CPU has no AMX")]
+pytestmark = [needs_compiler, pytest.mark.skipif(not has_tiles(), reason="this CPU has neither AMX nor AVX-512 BF16")]
 
 prompts = st.builds(
     replace,

@@ -1,4 +1,4 @@
-"""Products of many rows in AMX's tiles: of plain weights and of 4-bit ones."""
+"""Products of many rows in tiles: of plain weights and of 4-bit ones."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def test_many_rows_are_multiplied_with_4_bit_weights_rounded_to_bfloat16(
     weights = IntegerWeights.of(codes, torch.bfloat16, by)
     x, _, bias = made(rows, group * groups, outputs, torch.bfloat16)
     found = weights.product(x, bias)
-    is_tiled = by.has_tiles and group * groups % 32 == 0
+    is_tiled = by.has_amx and group * groups % 32 == 0
     plain, seen = codes.dequantize(torch.bfloat16 if is_tiled else torch.float32), x.float()
     if not is_tiled:
         seen = quantize_groups(x, group)
