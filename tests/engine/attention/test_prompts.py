@@ -26,7 +26,10 @@ def has_tiles() -> bool:
     return compiled is not None and compiled.has_tiles
 
 
-pytestmark = [needs_compiler, pytest.mark.skipif(not has_tiles(), reason="this CPU has neither AMX nor AVX-512 BF16")]
+pytestmark = [
+    needs_compiler,
+    pytest.mark.skipif(not has_tiles(), reason="this CPU has neither AMX nor AVX-512 BF16"),
+]
 
 prompts = st.builds(
     replace,
