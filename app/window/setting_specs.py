@@ -69,7 +69,7 @@ _OF_METHOD: dict[str, tuple[str, ...]] = {
 _METHODS = {"draft_model": "a draft model", "eagle3": "an EAGLE-3 head", "ngram": "n-gram lookup"}
 _VALUES = re.compile(r"\b(ngram|draft_model|eagle3|float32|bfloat16|float16)\b")
 """Values in the help of the command line; people read their names."""
-_OF_GPU = ("enforce_eager", "gpu_layers")
+_OF_GPU = ("gpu_layers",)
 _OF_CPU = ("adaptive_threads",)  # num_threads also applies to loading
 
 

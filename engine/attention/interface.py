@@ -103,8 +103,13 @@ def report_layers(to: Callable[[], None]) -> None:
     _active.on_layer = to
 
 
-def _context() -> AttentionContext:
+def before_layer() -> None:
+    """Tell whom `report_layers` named that the attention of a layer is next."""
     _active.on_layer()
+
+
+def _context() -> AttentionContext:
+    before_layer()
     if _active.context is None:
         raise RuntimeError("Paged attention was called outside the model runner.")
     return _active.context

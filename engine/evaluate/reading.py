@@ -125,7 +125,8 @@ def read_states(
             check(cancelled)
             part = ids[begin : begin + chunk]
             blocks = range(-(-(begin + len(part)) // block_size))
-            engine.runner.execute(pack([Span(part, begin, blocks, num_rows=1)], block_size))
+            batch = pack([Span(part, begin, blocks, num_rows=1)], block_size)
+            engine.runner.execute_eagerly(batch)  # the head listens
             states = head.take_states()
             useful = [row - begin for row in rows if begin <= row < begin + chunk]
             if useful:

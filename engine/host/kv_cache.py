@@ -112,12 +112,13 @@ def capture_steps(
     plan: MemoryPlan,
     progress: Progress,
 ) -> None:
-    """Capture decode-only steps, and those of the draft model, if the device and the settings allow
-    it."""
-    if config.enforce_eager or capture_for(torch.device(config.device)) is None:
+    """Capture decode-only steps, and those of the draft model, if the settings allow it: see
+    `ModelRunner.capture`."""
+    if config.enforce_eager:
         return
     assert config.max_model_len is not None, "resolved before"
-    progress("Capturing CUDA graphs", 0, 0)
+    if capture_for(torch.device(config.device)) is not None:
+        progress("Capturing CUDA graphs", 0, 0)
     draft = None if proposer is None else proposer.runner
     if draft is not None:
         draft.release_graphs()  # both models' old ones go before there are new ones

@@ -19,6 +19,7 @@ from engine.batch.batch import Batch
 from engine.batch.transfer import Staging
 from engine.runner import cuda_graphs as graphs
 from engine.runner.cuda_graphs import DecodeGraphs, Taps, put_drawn
+from engine.runner.recording import DecodeRecordings, can_record
 
 
 class ModelRunner:
@@ -32,6 +33,7 @@ class ModelRunner:
         self.backend = backend
         self.device = torch.device(device)
         self.graphs: DecodeGraphs | None = None
+        self.recordings: DecodeRecordings | None = None
         self.was_replayed = False  # the last step that was executed
         self.exchange_s = 0.0  # of it: what the first of several ranks waited for the others
         self._staging = Staging(self.device)
@@ -43,13 +45,15 @@ class ModelRunner:
         num_blocks: int = 0,
         taps: Taps | None = None,
     ) -> None:
-        """Capture steps of so many requests that decode, over the cache as it is; on a device that
-        captures nothing, nothing happens. num_blocks, taps: see `DecodeGraphs`."""
+        """Capture steps of so many requests that decode, over the cache as it is; on the CPU they
+        are recorded when they first come. num_blocks, taps: see `DecodeGraphs`."""
         self.release_graphs()
         capture = graphs.capture_for(self.device)
         if capture is not None:
             self.graphs = DecodeGraphs(self._compute, self.backend, block_size, self.device, taps)
             self.graphs.capture(sizes, capture, num_blocks)
+        elif self.device.type == "cpu" and can_record(self.model):
+            self.recordings = DecodeRecordings(self._compute_alone, self.backend)
 
     def drop_cache(self) -> None:
         self.release_graphs()
@@ -73,6 +77,11 @@ class ModelRunner:
         if graphs is not None and taps in (None, graphs.taps) and graphs.fits(batch):
             self.was_replayed = True
             return self._replay(graphs, batch, drawn, taps)
+        recordings = self.recordings
+        if recordings is not None and taps is None and drawn is None and recordings.fits(batch):
+            logits = recordings.execute(batch)
+            if logits is not None:
+                return logits
         with taps or nullcontext():
             return self.execute_eagerly(batch, drawn)
 
@@ -92,10 +101,16 @@ class ModelRunner:
 
     def _compute(self, batch: Batch) -> Tensor:
         with active(self.backend):
-            return forward(self.model, batch.input_ids, batch.positions, batch.logits_indices)
+            return self._compute_alone(batch)
+
+    def _compute_alone(self, batch: Batch) -> Tensor:
+        """By the attention that is active."""
+        return forward(self.model, batch.input_ids, batch.positions, batch.logits_indices)
 
     def release_graphs(self) -> None:
-        """Free the captured steps; all steps are launched kernel by kernel from now on."""
+        """Free the captured and recorded steps; all steps are launched kernel by kernel from now
+        on."""
+        self.recordings = None
         if self.graphs is not None:
             self.graphs.release()
             self.graphs = None

@@ -180,7 +180,7 @@ class Hints:
             "gpu_layers": layers_now,
             RANKS: self._ranks,
             STAGES: lambda s: stages_now(s, self.places),
-            "enforce_eager": lambda s: s.model.kernels.get("decode", "No CUDA graphs captured"),
+            "enforce_eager": lambda s: s.model.kernels.get("decode", "No steps are replayed"),
         }
 
     def update(self, snapshot: EngineSnapshot) -> None:

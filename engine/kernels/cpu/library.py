@@ -5,7 +5,8 @@ from __future__ import annotations
 import ctypes
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ FORMATS = (torch.bfloat16, torch.float16)
 """Of plain weights, and of the operations between products."""
 
 _scratch = threading.local()
+_heard = threading.local()
 
 LANES = 16
 """Outputs of a panel."""
@@ -90,7 +92,7 @@ class Library:
             function = loaded[f"native_{name}"]
             function.argtypes = [_TYPES[one] for one in arguments]
             function.restype = ctypes.c_int32 if name == "barrier" else None
-            setattr(self, name, function)
+            setattr(self, name, function if name == "barrier" else _heard_by_listeners(function))
 
     def product(self, weights: Packed, x: Tensor) -> Tensor:
         """x [T, inputs], contiguous, by packed weights: [T, outputs] in x's dtype."""
@@ -140,6 +142,25 @@ class Library:
         return result
 
 
+def _heard_by_listeners(function: Callable[..., None]) -> Callable[..., None]:
+    def call(*arguments: Any) -> None:
+        function(*arguments)
+        if (to := getattr(_heard, "to", None)) is not None:
+            to(function, arguments)
+
+    return call
+
+
+@contextmanager
+def listen(to: Callable[[Callable[..., None], tuple[Any, ...]], None]) -> Iterator[None]:
+    """Call `to` with every compiled function that this thread calls, and its arguments."""
+    before, _heard.to = getattr(_heard, "to", None), to
+    try:
+        yield
+    finally:
+        _heard.to = before
+
+
 def _tiled_scratch(rows: int, inputs: int) -> int:
     """For the rows as operands, and the weights that each thread holds."""
     chunk = max(_CHUNK_BYTES, 2 * 32 * inputs)
@@ -152,6 +173,11 @@ def scratch(size: int) -> int:
         _scratch.tensor = torch.empty(size, dtype=torch.uint8)
         _scratch.size, _scratch.address = size, _scratch.tensor.data_ptr()
     return int(_scratch.address)
+
+
+def new_scratch() -> None:
+    """Let the next `scratch` of this thread be new memory."""
+    _scratch.size = -1
 
 
 def load() -> Library:

@@ -88,13 +88,13 @@ def test_gpus_of_an_engine_elsewhere_are_shown_while_it_is_used(
         assert memory._gpus == (own,)
 
 
-def test_eager_steps_are_for_a_gpu_and_threads_for_the_cpu() -> None:
+def test_layers_are_for_a_gpu_and_threads_for_the_cpu() -> None:
     model = SettingsModel()
     everything = SimpleNamespace(matters=lambda name, weights: True)
     remarks = RowRemarks(model, everything)  # type: ignore[arg-type]
-    for device, why in (("cpu", only_on("enforce_eager", "cpu")), ("cuda:0", ""), ("auto", "")):
+    for device, why in (("cpu", only_on("gpu_layers", "cpu")), ("cuda:0", ""), ("auto", "")):
         model.open(EngineConfig(model="any", device=device), {})
-        assert remarks.idle_because("enforce_eager") == why
+        assert remarks.idle_because("enforce_eager") == ""
         only = only_on("adaptive_threads", "cuda:0") if device == "cuda:0" else ""
         assert remarks.idle_because("adaptive_threads") == only
         assert remarks.idle_because("num_threads") == ""  # a model is loaded by them

@@ -80,13 +80,13 @@ def test_engines_of_one_thread_each_have_their_number(
 ) -> None:
     """Whatever another one set meanwhile, a step is computed by as many as it says."""
     engines = [make_engine(num_threads=n, adaptive_threads=False) for n in (2, 1)]
-    forward, used = ModelRunner.execute_eagerly, []
+    forward, used = ModelRunner.execute, []
 
     def counted(*arguments: Any, **named: Any) -> Any:
         used.append(torch.get_num_threads())
         return forward(*arguments, **named)
 
-    monkeypatch.setattr(ModelRunner, "execute_eagerly", counted)
+    monkeypatch.setattr(ModelRunner, "execute", counted)
     for engine in engines:
         engine.add_request([5, 6, 7], SamplingParams(max_tokens=3, ignore_eos=True))
     for _ in range(3):

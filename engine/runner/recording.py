@@ -1,0 +1,236 @@
+"""Decode steps on the CPU, recorded once for each number of requests and replayed.
+
+Between its matmuls a step of a small model spends its time in Python: modules, checks, views. With
+Qwen3-0.6B in int4 that was 6.4 of 22.4 ms per token. A recording keeps what a step computes: calls
+of compiled code, torch operations that write memory, and attention, which is called anew because it
+depends on lengths. Views and allocations are not repeated; the memory that they gave is kept.
+
+    2nd step in a row of n requests   launched operation by operation, and listened to
+    later ones                        [ inputs copied ] [ call | attention | ... ] [ logits ]
+
+What a step computes must not depend on numbers that Python reads from tensors. torch tells of most
+such reads, and the step is not recorded; experts that are chosen in Python are read unseen, so a
+mixture of experts is not recorded at all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from engine.attention.interface import AttentionBackend, AttentionOptions, active, before_layer
+from engine.batch.batch import Batch
+from engine.batch.transfer import CPU, Staging, capacity_for
+from engine.kernels.cpu.library import listen, new_scratch
+from engine.units import bytes_text
+
+MOST_ROWS = 16
+"""Of a recorded step: beyond, Python takes a small part of it and memory grows."""
+
+MOST_BYTES = 64 * 2**20
+"""Of all recordings of a model; the oldest goes first. A step that needs more is not recorded."""
+
+_SHAPED_BY_NUMBERS = ("nonzero", "masked_select", "unique", "repeat_interleave", "bincount")
+"""Operations whose result's shape depends on numbers."""
+
+_ALLOCATES = ("empty", "new_empty")
+
+Call = tuple[Callable[..., object], tuple[Any, ...], Mapping[str, Any]]
+
+
+class UnrecordableError(Exception):
+    """What a step does cannot be repeated."""
+
+
+class Recorder(TorchDispatchMode):
+    """Listens, inside its `with`, to what this thread computes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls: list[Call] = []
+        self.memory: list[Tensor] = []  # compiled code knows addresses alone
+        self._is_paused = False
+
+    def __torch_dispatch__(
+        self, function: Any, types: object, args: Any = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        result = function(*args, **kwargs)
+        if not self._is_paused:
+            self._note(function, args, kwargs, result)
+        return result
+
+    def note_compiled(self, function: Callable[..., object], arguments: tuple[Any, ...]) -> None:
+        """A call of `Library`."""
+        if not self._is_paused:
+            self.calls.append((function, arguments, {}))
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        before, self._is_paused = self._is_paused, True
+        try:
+            yield
+        finally:
+            self._is_paused = before
+
+    def _note(self, function: Any, args: Any, kwargs: Mapping[str, Any], result: Any) -> None:
+        schema = function._schema
+        name = schema.name.removeprefix("aten::")
+        results = _several(result)
+        if (
+            name.startswith(_SHAPED_BY_NUMBERS)
+            or not all(isinstance(one, Tensor) for one in results)
+            or (name.startswith("index") and _is_masked(args))
+        ):
+            raise UnrecordableError(f"the step reads numbers ({name})")
+        if schema.is_mutable:
+            self.calls.append((function, args, kwargs))
+            return
+        if any(one.alias_info is not None for one in schema.returns):
+            given = {_memory_of(one) for one in args if isinstance(one, Tensor)}
+            if all(_memory_of(one) in given for one in results):
+                return  # a view; a reshape may be a copy
+        self.memory += results
+        if name.startswith(_ALLOCATES):
+            return
+        if (into := _into(function)) is not None:
+            self.calls.append((into, args, {**kwargs, "out": result}))
+        else:
+            self.calls.append((_again, (function, args, kwargs, results), {}))
+
+
+def _is_masked(args: Any) -> bool:
+    """Whether an index among the arguments is a mask."""
+    places = [one for arg in args if isinstance(arg, tuple | list) for one in arg]
+    return any(isinstance(one, Tensor) and one.dtype is torch.bool for one in places)
+
+
+def _memory_of(tensor: Tensor) -> int:
+    return tensor.untyped_storage().data_ptr()
+
+
+def _into(function: Any) -> Any:
+    """The overload of an operation that writes its result where it is told; None without one."""
+    packet = function.overloadpacket
+    if "out" not in packet.overloads():
+        return None
+    own, other = (
+        [(one.name, str(one.type)) for one in overload._schema.arguments]
+        for overload in (function, packet.out)
+    )
+    return packet.out if other == [*own, ("out", "Tensor")] else None
+
+
+def _again(function: Any, args: Any, kwargs: Mapping[str, Any], kept: Any) -> None:
+    for to, new in zip(kept, _several(function(*args, **kwargs)), strict=True):
+        to.copy_(new)
+
+
+def _several(result: Any) -> Any:
+    return result if isinstance(result, tuple | list) else (result,)
+
+
+class _Attention:
+    """The backend, whose calls a recorder notes as they are."""
+
+    def __init__(self, backend: AttentionBackend, recorder: Recorder) -> None:
+        self._backend, self._recorder = backend, recorder
+
+    def forward(
+        self, layer: int, q: Tensor, k: Tensor, v: Tensor, options: AttentionOptions
+    ) -> Tensor:
+        return self._noted(self._backend.forward, layer, q, k, v, options)
+
+    def attend(self, layer: int, q: Tensor, options: AttentionOptions) -> Tensor:
+        return self._noted(self._backend.attend, layer, q, options)
+
+    def _noted(self, compute: Callable[..., Tensor], *args: Any) -> Tensor:
+        recorder = self._recorder
+        with recorder.paused():
+            result = compute(*args)
+        recorder.memory.append(result)
+
+        def again() -> None:
+            before_layer()
+            result.copy_(compute(*args))
+
+        recorder.calls.append((again, (), {}))
+        return result
+
+
+class Recording:
+    """The step of one batch, as `compute` did it: its logits, and the same for batches of as many
+    requests. Raises UnrecordableError."""
+
+    def __init__(
+        self, compute: Callable[[Batch], Tensor], backend: AttentionBackend, batch: Batch
+    ) -> None:
+        self._backend = backend
+        self._staging = Staging(CPU, capacity_for(batch.num_tokens))
+        staged = self._staging.copy(batch)
+        backend.begin_step(staged)
+        recorder = Recorder()
+        with active(_Attention(backend, recorder)), listen(recorder.note_compiled), recorder:
+            new_scratch()  # which the recorder keeps
+            self.logits = compute(staged)
+        self._calls, self._memory = recorder.calls, recorder.memory
+        self.nbytes = sum(one.nbytes for one in self._memory)
+
+    def replay(self, batch: Batch) -> Tensor:
+        """Logits [T, vocab], until the next call."""
+        self._backend.begin_step(self._staging.copy(batch))
+        for function, args, kwargs in self._calls:
+            function(*args, **kwargs)
+        return self.logits
+
+
+class DecodeRecordings:
+    """The recordings of one model over one cache, by number of requests and of threads."""
+
+    def __init__(self, compute: Callable[[Batch], Tensor], backend: AttentionBackend) -> None:
+        self._compute, self._backend = compute, backend
+        self._recordings: dict[tuple[int, int], Recording] = {}
+        self._last = 0, 0  # key of the last step
+        self.problem = ""
+
+    def fits(self, batch: Batch) -> bool:
+        return batch.is_decode and batch.num_tokens <= MOST_ROWS and not self.problem
+
+    @torch.inference_mode()
+    def execute(self, batch: Batch) -> Tensor | None:
+        """Logits [T, vocab] of a batch that fits; None where it is to be launched."""
+        key = batch.num_tokens, torch.get_num_threads()
+        last, self._last = self._last, key
+        if (found := self._recordings.get(key)) is not None:
+            return found.replay(batch)
+        if key != last:  # listening takes time, too much for a number that will not come again
+            return None
+        try:
+            made = Recording(self._compute, self._backend, batch)
+        except UnrecordableError as error:
+            self.problem = str(error)
+            return None
+        if made.nbytes > MOST_BYTES:
+            self.problem = f"a step takes {bytes_text(made.nbytes)}"
+        else:
+            self._keep(key, made)
+        return made.logits
+
+    def _keep(self, key: tuple[int, int], made: Recording) -> None:
+        self._recordings[key] = made
+        while self.nbytes > MOST_BYTES:
+            del self._recordings[next(iter(self._recordings))]
+
+    @property
+    def nbytes(self) -> int:
+        return sum(recording.nbytes for recording in self._recordings.values())
+
+
+def can_record(model: nn.Module) -> bool:
+    """Whether what a step of `model` computes is the same for all tokens."""
+    return not any("experts" in module._modules for module in model.modules())

@@ -1,0 +1,182 @@
+"""Decode steps on the CPU that are recorded and replayed: bit by bit what they are when they are
+launched, and where they cannot be recorded, launched."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from engine import LLMEngine, SamplingParams
+from engine.batch.batch import Batch, Span, pack
+from engine.messages import OutputEvent
+from engine.runner import recording
+from engine.runner.recording import DecodeRecordings, can_record
+from tests.engine import tiny_models
+
+MakeEngine = Callable[..., LLMEngine]
+
+PROMPTS = [[3, 1, 4, 1, 5], [9, 2, 6], [5, 3, 5, 8, 9, 7, 9]]
+
+
+def driven(engine: LLMEngine) -> dict[int, list[tuple[Any, ...]]]:
+    """Tokens and their log probabilities of requests that come and go, by number."""
+    found: dict[int, list[tuple[Any, ...]]] = {}
+    numbers: dict[str, int] = {}
+
+    def take(events: list[OutputEvent]) -> None:
+        for event in events:
+            assert event.error is None
+            kept = found.setdefault(numbers[event.request_id], [])
+            kept += zip(event.token_ids, event.logprobs or (), strict=True)
+
+    for number, prompt in enumerate(PROMPTS):
+        params = SamplingParams(temperature=0.0, max_tokens=16, ignore_eos=True, logprobs=2)
+        numbers[engine.add_request(prompt, params)] = number
+        for _ in range(5):
+            take(engine.step())
+    while engine.has_unfinished:
+        take(engine.step())
+    return found
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"dtype": "bfloat16"},
+        {"dtype": "bfloat16", "quantization": "int4", "quantization_group_size": 32},
+        {"quantization": "int8", "kv_cache_dtype": "int8"},
+    ],
+    ids=["float32", "bfloat16", "int4", "int8"],
+)
+def test_replayed_steps_are_bit_by_bit_what_launched_ones_are(
+    settings: dict[str, Any], make_engine: MakeEngine
+) -> None:
+    replays: list[int] = []
+    original = recording.Recording.replay
+
+    def counted(self: recording.Recording, batch: Batch) -> Tensor:
+        replays.append(batch.num_tokens)
+        return original(self, batch)
+
+    launched = driven(make_engine(enforce_eager=True, **settings))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(recording.Recording, "replay", counted)
+        replayed = driven(make_engine(**settings))
+    assert replayed == launched
+    assert set(replays) == {1, 2, 3} and len(replays) > 8
+
+
+@pytest.mark.parametrize("kind", ["gemma2", "phi3", "gpt2"])
+def test_other_architectures_are_replayed_exactly(
+    kind: str, tmp_path_factory: pytest.TempPathFactory, make_engine: MakeEngine
+) -> None:
+    folder = tiny_models.save(tiny_models.make_model(kind), tmp_path_factory.mktemp(kind))
+    expected = driven(make_engine(model=str(folder), enforce_eager=True))
+    assert driven(make_engine(model=str(folder))) == expected
+
+
+class _Backend:
+    """Attention that nobody asks for."""
+
+    nbytes = 0
+
+    def begin_step(self, batch: Batch) -> None:
+        pass
+
+    def forward(self, *_: object) -> Tensor:
+        raise AssertionError
+
+    attend = clear_blocks = forward
+
+
+def decode(*tokens: int) -> Batch:
+    return pack([Span([token], 3, [0], 1) for token in tokens], 8)
+
+
+def recordings(compute: Callable[[Tensor], Tensor]) -> DecodeRecordings:
+    return DecodeRecordings(lambda batch: compute(batch.input_ids), _Backend())  # type: ignore[arg-type]
+
+
+def logits(made: DecodeRecordings, *tokens: int) -> list[float]:
+    """Of a step that is recorded at the latest when it comes the second time."""
+    found = made.execute(decode(*tokens))
+    if found is None:
+        found = made.execute(decode(*tokens))
+    assert found is not None
+    return found.flatten().tolist()
+
+
+def test_copies_that_look_like_views_are_repeated() -> None:
+    """A reshape may be either; in-place operations and those without an `out` too."""
+
+    def compute(ids: Tensor) -> Tensor:
+        wide = torch.stack((ids.float(), -ids.float()))
+        wide.add_(torch.roll(wide, 1, 0), alpha=2.0)
+        return wide.t().reshape(-1) + torch.ones(4)
+
+    made = recordings(compute)
+    for tokens in ((1, 2), (5, 3), (1, 2)):
+        expected: list[float] = compute(torch.tensor(tokens)).tolist()
+        assert logits(made, *tokens) == expected
+
+
+@pytest.mark.parametrize(
+    "compute",
+    [
+        lambda ids: ids * int(ids.max()),
+        lambda ids: ids if torch.equal(ids, ids + 0) else -ids,
+        lambda ids: ids[ids > 2],
+        lambda ids: ids.nonzero(),
+    ],
+    ids=["item", "equal", "mask", "nonzero"],
+)
+def test_a_step_that_reads_numbers_is_launched(compute: Callable[[Tensor], Tensor]) -> None:
+    made = recordings(compute)
+    for _ in range(2):
+        assert made.fits(decode(2)) and made.execute(decode(2)) is None
+    assert made.problem and not made.fits(decode(2))
+
+
+def test_what_takes_too_much_memory_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = recordings(lambda ids: ids.repeat(100))
+    assert len(logits(made, 1)) == 100 and made.nbytes == 800
+    monkeypatch.setattr(recording, "MOST_BYTES", 2000)
+    logits(made, 1, 2)
+    assert made.nbytes == 1600, "the older one had to go"
+    assert logits(made, 7) == [7] * 100
+    assert logits(made, 1, 2, 3) == [1, 2, 3] * 100 and made.problem
+    assert made.nbytes <= 2000 and not made.fits(decode(1))
+
+
+def test_numbers_that_come_once_are_launched() -> None:
+    made = recordings(lambda ids: ids + 1)
+    for tokens in ((1,), (1, 2), (1,), (1, 2, 3)):
+        assert made.execute(decode(*tokens)) is None and not made.nbytes
+    assert made.execute(decode(4, 5, 6)) is not None and made.nbytes == 24
+
+
+def test_each_number_of_threads_has_its_own() -> None:
+    """Compiled code takes scratch memory by their number."""
+    made = recordings(lambda ids: ids + torch.get_num_threads())
+    before = torch.get_num_threads()
+    try:
+        for count in (1, 2, 1):
+            torch.set_num_threads(count)
+            assert logits(made, 5) == [5 + count]
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_large_steps_prompts_and_mixtures_are_launched() -> None:
+    made = recordings(lambda ids: ids + 1)
+    assert made.fits(decode(*range(recording.MOST_ROWS)))
+    assert not made.fits(decode(*range(recording.MOST_ROWS + 1)))
+    assert not made.fits(pack([Span([1, 2], 0, [0], 1)], 8))
+    mixture = nn.Module()
+    mixture.experts = nn.ModuleList([nn.Linear(2, 2)])
+    assert can_record(nn.Linear(2, 2)) and not can_record(nn.Sequential(mixture))
