@@ -94,15 +94,17 @@ def quantized_choices() -> tuple[Choice, ...]:
         "weights once; batch-invariant; integer weights: quantizes activations"
     )
     fused = "compiled: one pass each, computes in float32, rounds once"
+    tiles = found.library.has_tiles
+    which = "4-bit, fp8 and nf4" if found.library.has_amx else "fp8 and nf4"
     many = (
         Choice(
-            "linear, 4-bit", "bfloat16", MANY_ROWS_OF_CODES, "tiles",
-            "AMX: dequantizes to bfloat16 once for all rows",
+            f"linear, {which}", "bfloat16", MANY_ROWS_OF_CODES, "tiles",
+            "dequantizes to bfloat16 once for all rows",
         ),
     )  # fmt: skip
     return (
         Choice("linear, quantized", "any", 1, "native", why),
-        *(many if found.library.has_amx else ()),
+        *(many if tiles else ()),
         Choice("linear, quantized, partial last group", "any", 1, "tiled", tiled),
         Choice("norms, rotary embedding, SiLU in 16-bit models", "any", 1, "native", fused),
     )

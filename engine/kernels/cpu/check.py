@@ -122,6 +122,10 @@ def _products(
         held = IntegerWeights.of(codes, torch.bfloat16, library)
         x = exact.bfloat16()
         yield "4-bit weights in tiles", held.dequantizing, x, x.float() @ codes.dequantize().t()
+        for title, numbers, wide in _weights(library, generator):
+            if isinstance(wide, DequantizedWeights) and wide.dtype is torch.bfloat16:
+                expected = x.float() @ numbers.dequantize().t()
+                yield f"{title} in tiles", wide.dequantizing, x, expected
 
 
 def _small_operations(

@@ -16,7 +16,7 @@
  * points int8 [panel, group, 16], or none; they are taken from the codes, which float32 does exactly,
  * before anything is multiplied: no large sums are left to cancel.
  */
-#include "numbers.h"
+#include "tiles.h"
 
 enum { E4M3 = 0, TABLE = 1, INT = 2, ZEROS = 4 }; /* ZEROS: beside TABLE or INT */
 
@@ -239,6 +239,33 @@ static some_rows *const of_kind[] = {
     [E4M3] = rows_E4M3, [TABLE] = rows_TABLE, [TABLE_ZEROS] = rows_TABLE_ZEROS,
     [INT] = rows_INT,   [INT_ZEROS] = rows_INT_ZEROS,
 };
+
+#if TILES
+INLINE void as_operands(const packed *w, int64_t panel, uint16_t *to, const int kind) {
+    const int64_t groups = w->inputs / w->group;
+    const uint8_t *from = w->codes + panel * w->inputs * LANES / STEP(kind);
+    const table values = kind & TABLE ? load_table(w->table) : no_floats();
+    for (int64_t g = 0; g < groups; g++) {
+        const floats zeros = group_zeros(w, panel * groups + g, kind);
+        const floats scales = group_scales(w, panel * groups + g, kind);
+        for (int64_t k = 0; k < w->group; k += 2, from += 2 * LANES / STEP(kind), to += 32) {
+            floats first, second, none;
+            _mm_prefetch((const char *)from + AHEAD, _MM_HINT_T0);
+            decode(from, values, zeros, &first, &second, kind);
+            if (!(kind & TABLE)) decode(from + LANES, values, zeros, &second, &none, kind);
+            store_bytes((uint8_t *)to, number_pair(scaled(first, scales), scaled(second, scales)));
+        }
+    }
+}
+
+void numbers_as_operands(const packed *w, int64_t panel, uint16_t *to) {
+    if (w->kind == E4M3) as_operands(w, panel, to, E4M3);
+    else if (w->kind == TABLE) as_operands(w, panel, to, TABLE);
+    else if (w->kind == TABLE_ZEROS) as_operands(w, panel, to, TABLE_ZEROS);
+    else if (w->kind == INT) as_operands(w, panel, to, INT);
+    else as_operands(w, panel, to, INT_ZEROS);
+}
+#endif
 
 #define BLOCK 512 /* rows that are widened at a time */
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from engine.kernels.cpu.integer import in_panels
+from engine.kernels.cpu.integer import MANY_ROWS, in_panels
 from engine.kernels.cpu.library import LANES, TYPES, Library, Packed
 from engine.kernels.weights import Weights
 from engine.numerics import rounding as e4m3
@@ -43,7 +44,8 @@ class _Panels(NamedTuple):
 
 
 class DequantizedWeights(Weights):
-    """Weights that are dequantized and multiplied in float32, which is lossless."""
+    """Weights that are dequantized and multiplied in float32, which is lossless; for MANY_ROWS of
+    bfloat16 in bfloat16 where the processor has products of it (tiled.c)."""
 
     def __init__(self, codes: Codes, dtype: torch.dtype, library: Library):
         assert fits(codes, dtype)
@@ -59,10 +61,19 @@ class DequantizedWeights(Weights):
                 setattr(self._arguments, name, tensor.data_ptr())
         row_bytes = 4 * (self.shape[1] + LANES)
         self._arguments.prepare(library.dequantized_product, row_bytes, _BLOCK)
+        is_tiled = dtype is torch.bfloat16 and held.group % 2 == 0 and self.shape[1] % 32 == 0
+        self._tiled_from = MANY_ROWS if is_tiled and library.has_tiles else sys.maxsize
 
     def multiply(self, x: Tensor, bias: Tensor | None) -> Tensor:
-        result = self._library.product(self._arguments, x)
+        if len(x) < self._tiled_from:
+            result = self._library.product(self._arguments, x)
+        else:
+            result = self.dequantizing(x)
         return result if bias is None else result.add_(bias)
+
+    def dequantizing(self, x: Tensor) -> Tensor:
+        """x [T, in] of bfloat16 by weights rounded to bfloat16, in tiles."""
+        return self._library.tiled_codes(self._arguments, x)
 
     def dense(self) -> Tensor:
         outputs, inputs = self.shape

@@ -131,8 +131,8 @@ class Library:
         return result
 
     def tiled_codes(self, weights: Packed, x: Tensor) -> Tensor:
-        """`product` with codes of 4 bits dequantized to bfloat16, for many rows of it, where
-        `has_amx`: x [T, inputs], a multiple of 32."""
+        """`product` with codes (of 4 bits, or what dequantized.c has) dequantized to bfloat16, for
+        many rows of it, where `has_tiles`: x [T, inputs], a multiple of 32."""
         rows, inputs = x.shape
         result = torch.empty(rows, weights.num_outputs, dtype=x.dtype)
         self.tiled_codes_product(

@@ -24,7 +24,7 @@ typedef struct {
     int64_t outputs, inputs, rows;
     const uint16_t *weight, *bias; /* bias NULL: none */
     int64_t stride;                /* between rows of the weight */
-    const packed *codes;           /* of 4 bits, in place of a weight */
+    const packed *codes;           /* in place of a weight */
     const uint16_t *x;             /* operands of 16 rows each, zeros for rows that are not */
     uint16_t *y;                   /* [rows, outputs] */
 } product;
@@ -51,17 +51,12 @@ static void as_right(const uint16_t *x, int64_t inputs, int64_t rows, uint16_t *
 
 /* Two inputs' weights, scale * code + offset, beside each other for each output. */
 INLINE bytes weight_pair(ints first, ints second, floats scales, floats offsets) {
-    const __m512i order = _mm512_set_epi16(
-        31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9, 24, 8,
-        23, 7, 22, 6, 21, 5, 20, 4, 19, 3, 18, 2, 17, 1, 16, 0);
     const floats a = as_floats(_mm512_and_si512(first, splat(15)));
     const floats b = as_floats(_mm512_and_si512(second, splat(15)));
-    const __m512bh both = _mm512_cvtne2ps_pbh(plus_product(offsets, b, scales),
-                                              plus_product(offsets, a, scales));
-    return _mm512_permutexvar_epi16(order, (__m512i)both);
+    return number_pair(plus_product(offsets, a, scales), plus_product(offsets, b, scales));
 }
 
-/* A panel of codes as right operands: [inputs / 2][16 outputs][2]. */
+/* A panel of 4-bit codes as right operands: [inputs / 2][16 outputs][2]. */
 static void dequantize(const packed *w, int64_t panel, uint16_t *to) {
     const uint8_t *codes = w->codes + panel * w->inputs * LANES / 2;
     for (int64_t g = 0; g < w->inputs / w->group; g++) {
@@ -147,7 +142,8 @@ INLINE void block(const product *p, int64_t row, int64_t output, int64_t count,
 static void chunk(const product *p, int64_t output, int64_t count, uint16_t *near) {
     for (int64_t n = 0; near && n < count; n += 16) {
         uint16_t *to = near + n * p->inputs;
-        if (p->codes) dequantize(p->codes, (output + n) / 16, to);
+        if (p->codes && p->codes->bits) dequantize(p->codes, (output + n) / 16, to);
+        else if (p->codes) numbers_as_operands(p->codes, (output + n) / 16, to);
         else
             as_left(p->weight + (output + n) * p->stride, p->stride, p->inputs,
                     least(16, p->outputs - output - n), to);
@@ -200,7 +196,7 @@ void native_tiled_product(const uint16_t *weight, int64_t outputs, int64_t input
 #endif
 }
 
-/* Codes of 4 bits as integer.c has them, x and y of bfloat16. */
+/* Codes as dequantized.c has them, or of 4 bits as integer.c has them; x and y of bfloat16. */
 void native_tiled_codes_product(const packed *w, const uint16_t *x, uint16_t *y, int64_t rows,
                                 uint16_t *scratch, int32_t threads) {
 #if TILES

@@ -181,6 +181,17 @@ INLINE void write_lanes(void *to, int64_t place, int64_t count, floats from, int
                                  _mm512_cvtps_ph(from, _MM_FROUND_TO_NEAREST_INT));
 }
 
+/* Two inputs' numbers as bfloat16, beside each other for each of 16 outputs. */
+INLINE bytes number_pair(floats first, floats second) {
+    const __m512i order = _mm512_set_epi16(
+        31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9, 24, 8,
+        23, 7, 22, 6, 21, 5, 20, 4, 19, 3, 18, 2, 17, 1, 16, 0);
+    return _mm512_permutexvar_epi16(order, (__m512i)_mm512_cvtne2ps_pbh(second, first));
+}
+
+/* dequantized.c: a panel of its weights as right operands, [inputs / 2][16 outputs][2]. */
+void numbers_as_operands(const packed *w, int64_t panel, uint16_t *to);
+
 /* Rows become columns. */
 INLINE void transpose(bytes r[16]) {
     bytes t[16];

@@ -1,4 +1,4 @@
-"""Products of many rows in tiles: of plain weights and of 4-bit ones."""
+"""Products of many rows in tiles: of plain and of quantized weights."""
 
 from __future__ import annotations
 
@@ -12,11 +12,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine.kernels.cpu.check import library
+from engine.kernels.cpu.dequantized import DequantizedWeights
 from engine.kernels.cpu.integer import MANY_ROWS, IntegerWeights
 from engine.kernels.dense import tiles, tiles_fit
 from engine.numerics.codes import IntCodes
 from tests.engine.kernels.compiled import needs_compiler, quantize_groups
-from tests.engine.kernels.products import is_exact_but_for_rounding, made, random_codes
+from tests.engine.kernels.products import CODED, is_exact_but_for_rounding, made, random_codes
 
 
 @contextmanager
@@ -99,3 +100,33 @@ def test_many_rows_are_multiplied_with_4_bit_weights_rounded_to_bfloat16(
             with threads(count):
                 again = weights.product(x[first:], bias)
             assert torch.equal(again, found[first:])
+
+
+@needs_compiler
+@settings(deadline=None, max_examples=30)
+@given(
+    kind=st.sampled_from(sorted(CODED)),
+    rows=st.integers(MANY_ROWS, 300),
+    outputs=st.integers(1, 120),
+    width=st.sampled_from([64, 192, 320]),
+)
+def test_many_rows_are_multiplied_with_any_weights_rounded_to_bfloat16(
+    kind: str, rows: int, outputs: int, width: int
+) -> None:
+    by = library()
+    assert by is not None
+    generator = torch.Generator().manual_seed(outputs)
+    codes = CODED[kind](torch.randn(outputs, width, generator=generator))
+    weights = DequantizedWeights(codes, torch.bfloat16, by)
+    x, _, bias = made(rows, width, outputs, torch.bfloat16)
+    found = weights.product(x, bias)
+    plain = codes.dequantize()
+    size = F.linear(x.float().abs(), plain.abs(), bias.float().abs()).max()
+    expected = F.linear(x.float(), plain, bias.float())
+    assert (found.float() - expected).abs().max() <= 5e-3 * size
+    if by.has_tiles and kind != "8 bits, a group an input":
+        for first, count in ((0, 1), (rows - MANY_ROWS, 2)):
+            with threads(count):
+                again = weights.product(x[first:], bias)
+            assert torch.equal(again, found[first:])
+            assert torch.equal(again, weights.dequantizing(x[first:]).add_(bias))
