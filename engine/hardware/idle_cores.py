@@ -44,7 +44,8 @@ class FreeCores:
     """The number of threads, up to `most`, that have a core to themselves.
 
     read: the CPU times; where it raises OSError or RuntimeError, the use by other programs is
-    unknown. `latest`, `latest_others`: the last results of `count` and `others`.
+    unknown. running: see `others_running`. `latest`, `latest_others`: the last results of `count`
+    and `others`.
     """
 
     def __init__(
@@ -54,8 +55,10 @@ class FreeCores:
         *,
         num_cores: int | None = None,
         read: Callable[[], Used] | None = None,
+        running: Callable[[], int | None] | None = None,
     ) -> None:
         allowed = allowed_cores()
+        self._running = running or others_running
         self._most = most
         self._num_cores = num_cores or len(allowed)
         self._read = read or partial(_processor_time, allowed)
@@ -76,6 +79,14 @@ class FreeCores:
         if wanted < self.latest or left >= self.latest + _MORE:
             self.latest = wanted
         return self.latest
+
+    def count_now(self, now: float) -> int:
+        """`count`, or more where others have stopped since: its mean goes half a second back, or
+        over all of a pause."""
+        count = self.count(now)
+        if count == self._most or (running := self._running()) is None:
+            return count
+        return max(count, min(self._most, self._num_cores - running))
 
     def others(self, now: float) -> float | None:
         """Cores used recently by other programs, plus those used now by other work of this one
@@ -106,6 +117,23 @@ class FreeCores:
             return None
         self._cost_s = time.perf_counter() - began
         return used
+
+
+_LOOKS, _APART_S = 3, 0.0005
+
+
+def others_running(file: Path = Path("/proc/loadavg")) -> int | None:
+    """Threads of the whole system, but for this one, that run or wait for a core at this moment:
+    the fewest of a few looks, for many run very briefly. None where Linux does not tell."""
+    found: list[int] = []
+    try:
+        for look in range(_LOOKS):
+            if look:
+                time.sleep(_APART_S)
+            found.append(int(file.read_text("ascii").split()[3].partition("/")[0]))
+    except (OSError, ValueError, IndexError):
+        return None
+    return max(0, min(found) - 1)
 
 
 class OtherPrograms:

@@ -232,8 +232,8 @@ class StepThreads:
     """The thread counts of an engine's steps. Does nothing where a GPU computes everything.
 
     config: with num_threads resolved. weights_bytes: read by the CPU per step; None: the CPU
-    computes nothing. clock: the engine's. num_cores, read (see `FreeCores`), apply (sets the count
-    for the calling thread): replaced in tests.
+    computes nothing. clock: the engine's. num_cores, read, running (see `FreeCores`), apply (sets
+    the count for the calling thread): replaced in tests.
     """
 
     def __init__(
@@ -244,12 +244,15 @@ class StepThreads:
         *,
         num_cores: int | None = None,
         read: Callable[[], Used] | None = None,
+        running: Callable[[], int | None] | None = None,
         apply: Callable[[int], None] = torch.set_num_threads,
     ) -> None:
         self._apply = apply
         self._ranks = config.tensor_parallel_size  # which divide the threads alike
         self._most = 0 if weights_bytes is None else self._for_ranks(config.num_threads or 1)
-        self._free = FreeCores(self._most, clock, num_cores=num_cores, read=read)
+        self._free = FreeCores(
+            self._most, clock, num_cores=num_cores, read=read, running=running
+        )
         self._used = 0
         self._counts = tuple(self._ranks * n for n in counts(self._most // self._ranks))
         wanted = min(self._most, -(-(weights_bytes or 0) // BYTES_PER_THREAD))
@@ -304,8 +307,11 @@ class StepThreads:
         return max(1, count // self._ranks) * self._ranks
 
     def _count(self, num_tokens: int, now: float, is_timed: bool) -> int:
+        if num_tokens >= LARGE:  # long enough for a closer look
+            self._kind = 0
+            return self._for_ranks(self._free.count_now(now))
         free = self._for_ranks(self._free.count(now))
-        if num_tokens >= LARGE or not is_timed:
+        if not is_timed:
             self._kind = 0
             return free
         self._kind = num_tokens.bit_length()

@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import threading
+from pathlib import Path
 
 import psutil
 import pytest
 
-from engine.hardware.idle_cores import INTERVAL_S, FreeCores, Used, keeping_busy
+from engine.hardware.idle_cores import (
+    INTERVAL_S,
+    FreeCores,
+    Used,
+    keeping_busy,
+    others_running,
+)
 from tests.engine.hardware.machine import Machine
 
 
@@ -19,6 +26,19 @@ def test_others_are_what_is_used_less_our_own() -> None:
     assert free.others(machine.now) == pytest.approx(1.5)
     machine.pass_(INTERVAL_S, others=0.0)
     assert free.others(machine.now) == pytest.approx(0.0, abs=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("text", "others"),
+    [("0.1 0.2 0.3 4/512 77", 3), ("0.1 0.2 0.3 0/512 77", 0), ("0.1", None), ("a b c d e", None)],
+)
+def test_threads_that_run_now_are_counted_without_this_one(
+    text: str, others: int | None, tmp_path: Path
+) -> None:
+    file = tmp_path / "loadavg"
+    assert others_running(file) is None, "another system"
+    file.write_text(text, "ascii")
+    assert others_running(file) == others
 
 
 def test_it_looks_rarely_and_soon_again_after_a_pause() -> None:

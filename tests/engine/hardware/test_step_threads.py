@@ -22,11 +22,13 @@ class Threads:
         self, most: int, cores: int, weights_bytes: int = 2**40, **settings: object
     ) -> None:
         self.machine = Machine()
+        self.running: int | None = None
         self.set: list[int] = []
         self.config = EngineConfig(num_threads=most, device="cpu").replace(**settings)
         self.threads = StepThreads(
             self.config, weights_bytes, self.machine.clock,
-            num_cores=cores, read=self.machine.read, apply=self.set.append,
+            num_cores=cores, read=self.machine.read, running=lambda: self.running,
+            apply=self.set.append,
         )  # fmt: skip
 
     def step(self, tokens: int, seconds: Duration = lambda count: 0.01, others: float = 0.0) -> int:
@@ -45,6 +47,20 @@ def test_large_steps_take_the_cores_that_others_leave() -> None:
     assert beside[-1] == 3 and 2 not in beside
     assert [threads.step(LARGE, others=9.0) for _ in range(100)][-1] == 1
     assert [threads.step(LARGE) for _ in range(100)][-1] == 4
+
+
+def test_a_prompt_takes_cores_that_others_have_just_left() -> None:
+    threads = Threads(4, 4)
+    threads.machine.pass_(1.5, others=3.0)
+    threads.running = 3
+    assert threads.step(LARGE) == 1
+    threads.running = 1
+    assert threads.step(LARGE) == 3
+    assert threads.step(1) == 1, "small steps are for the search"
+    threads.running = 0
+    assert threads.step(LARGE) == 4
+    threads.running = 9
+    assert [threads.step(LARGE) for _ in range(200)][-1] == 4, "nobody has used any since"
 
 
 def test_the_number_does_not_swing_with_every_look() -> None:
