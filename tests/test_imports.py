@@ -46,7 +46,7 @@ WITHOUT_TORCH = (
     "engine.units",
     "engine.telemetry.metrics", "engine.messages", "engine.errors", "engine.engine_thread",
     "engine.hardware.peaks", "engine.telemetry.step_cost", "engine.telemetry.what_if",
-    "engine.numerics.kv_dtype", "engine.evaluate",
+    "engine.numerics.kv_dtype", "engine.evaluate", "engine.simulate.engine",
 )  # fmt: skip
 
 WITHOUT_QT = (
@@ -78,8 +78,9 @@ ENGINE_ROOMS = (
     "python_process.py", "limited_process.py", "name_patterns.py",
     "hardware", "numerics", "config.py", "sampling_params.py", "messages.py", "text", "scheduling",
     "batch", "sampling", "formats", "kernels", "attention", "runner", "models", "parallel",
-    "speculation", "memory", "host", "telemetry", "step", "llm_engine.py", "heartbeat.py",
-    "intake.py", "served_engine.py", "engine_worker.py", "engine_thread.py", "quantize", "evaluate",
+    "speculation", "memory", "host", "telemetry", "simulate", "step", "llm_engine.py",
+    "heartbeat.py", "intake.py", "served_engine.py", "engine_worker.py", "engine_thread.py", "quantize",
+    "evaluate",
 )  # fmt: skip
 """Low to high."""
 

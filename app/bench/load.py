@@ -1,6 +1,7 @@
 """The load generator: sends a workload's requests to an engine and records their times.
 
-It runs in the engine's thread, between steps, so that nothing competes with the engine.
+It runs in the engine's thread, between steps, so that nothing competes with the engine. A simulated
+engine takes the same load, on its own clock.
 """
 
 from __future__ import annotations
@@ -21,6 +22,20 @@ from engine.snapshot import EngineSnapshot, FinishReason, RequestTimes, StepReco
 
 if TYPE_CHECKING:
     from engine.llm_engine import LLMEngine
+    from engine.simulate.engine import SimulatedEngine
+
+    Engine = LLMEngine | SimulatedEngine
+
+
+class Clock(NamedTuple):
+    """The time that an engine's steps take, and how to let it pass: real, or simulated."""
+
+    now: Callable[[], float] = time.perf_counter
+    sleep: Callable[[float], None] = time.sleep
+
+
+LEAST_LOOK_S = 0.05
+"""Between two snapshots."""
 
 
 class Pace(NamedTuple):
@@ -143,10 +158,11 @@ class _Load:
     most `snapshot_cost` of the time.
     """
 
-    def __init__(self, engine: LLMEngine, snapshot_cost: float) -> None:
+    def __init__(self, engine: Engine, clock: Clock, snapshot_cost: float) -> None:
         self.run = EngineRun()
         self.in_flight: dict[str, _InFlight] = {}
         self._engine = engine
+        self._now = clock.now
         self._cost = snapshot_cost
         self._before = engine.snapshot().counters
         self._ended: dict[str, int] = {}
@@ -161,11 +177,11 @@ class _Load:
         for event in self._engine.step():
             if event.request_id in self.in_flight:
                 self._book(event)
-        began = time.perf_counter()
+        began = self._now()
         if began >= self._next_look:
             self._look()
-            now = time.perf_counter()
-            self._next_look = now + (now - began) / self._cost
+            now = self._now()
+            self._next_look = now + max((now - began) / self._cost, LEAST_LOOK_S)
 
     def finish(self, began: float) -> EngineRun:
         after, seen = self._look().counters, self.run.observed
@@ -206,12 +222,13 @@ class _Load:
 
 
 def run_load(
-    engine: LLMEngine,
+    engine: Engine,
     requests: Sequence[BenchRequest],
     pace: Pace,
     seed: int = 0,
     progress: Callable[[int, int], None] = lambda done, total: None,
     snapshot_cost: float = 0.02,
+    clock: Clock = Clock(),  # noqa: B008 - immutable
 ) -> EngineRun:
     """Serve `requests` at `pace`, greedily, ignoring EOS.
 
@@ -220,19 +237,17 @@ def run_load(
     """
     due = pace.due_times(len(requests), seed)
     places = pace.concurrency or len(requests)
-    load = _Load(engine, snapshot_cost)
+    load = _Load(engine, clock, snapshot_cost)
     completed = load.run.requests
-    began = time.perf_counter()
+    began = clock.now()
     sent = 0
     while sent < len(requests) or load.in_flight:
-        now = time.perf_counter() - began
+        now = clock.now() - began
         while sent < len(requests) and len(load.in_flight) < places and due[sent] <= now:
-            load.send(
-                requests[sent], began + due[sent] if pace.request_rate else time.perf_counter()
-            )
+            load.send(requests[sent], began + due[sent] if pace.request_rate else clock.now())
             sent += 1
         if not engine.has_unfinished:
-            time.sleep(max(0.0, due[sent] - now))
+            clock.sleep(max(0.0, due[sent] - now))
             continue
         before = len(completed)
         load.step()

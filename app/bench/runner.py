@@ -12,14 +12,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from app.bench.load import EngineRun, Pace, run_load
+from app.bench.load import Clock, EngineRun, Pace, run_load
 from app.bench.report import EngineFacts, figures
 from app.bench.workload import BenchRequest, Workload, special_token_ids, usable_token_ids
 from engine.errors import ConfigError
 from engine.snapshot import EngineSnapshot
 
 if TYPE_CHECKING:
-    from engine.llm_engine import LLMEngine
+    from app.bench.load import Engine
 
 
 SUM_BYTES = 2**30
@@ -89,12 +89,14 @@ class BenchRunner:
 
     def __init__(
         self,
-        engine: LLMEngine,
+        engine: Engine,
         plan: Plan,
         progress: Progress = lambda stage, done, total: None,
         bandwidth: bool = True,
+        clock: Clock = Clock(),  # noqa: B008 - immutable
     ) -> None:
         self._engine = engine
+        self._clock = clock
         has_template = engine.model_info.has_chat_template
         self._plan = replace(plan, workload=plan.workload.for_model(has_template))
         self._progress = progress
@@ -141,11 +143,12 @@ class BenchRunner:
             plan.pace,
             plan.seed,
             progress=lambda done, total: self._progress(label, done, total),
+            clock=self._clock,
         )
 
     def _warm_up(self, variant: str) -> None:
         if chosen := self._plan.warm_ups(variant, self._vocabulary, "warm-up"):
-            run_load(self._engine, chosen, self._plan.pace)
+            run_load(self._engine, chosen, self._plan.pace, clock=self._clock)
 
     def _facts(self) -> EngineFacts:
         return engine_facts(self._engine.snapshot(), self._bandwidth)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from engine.hardware.devices import CPU, gpu_of
 from engine.hardware.machine import free_ram, gpu_memory_by_torch, process_memory
 from engine.hardware.nvml import GpuWatch, figures_of
-from engine.host.assembly import Assembly
 from engine.scheduling.block_pool import BlockPool
 from engine.scheduling.request import Request
 from engine.scheduling.scheduler import Scheduler
@@ -26,6 +26,9 @@ from engine.snapshot import (
     ThreadFigures,
 )
 from engine.telemetry.recorder import Recorder
+
+if TYPE_CHECKING:
+    from engine.host.assembly import Assembly
 
 MEMORY_INTERVAL_S = 0.5
 

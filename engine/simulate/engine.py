@@ -1,0 +1,229 @@
+"""`SimulatedEngine`: the scheduler on a clock that a step-time model advances.
+
+No model is computed. It takes the same calls as `LLMEngine` and answers with the same records, so that a load generator
+drives either; requests end with their max_tokens. Deterministic. No torch.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from engine.config import Change, EngineConfig
+from engine.errors import ConfigError
+from engine.messages import OutputEvent
+from engine.sampling_params import SamplingParams
+from engine.scheduling.block_pool import BlockPool, root_hash
+from engine.scheduling.request import Outcome, Request, longest_length, refit
+from engine.scheduling.scheduler import Scheduler
+from engine.simulate.step_time import Noise, StepTimes, StepWork
+from engine.snapshot import EngineSnapshot, FinishReason, MemoryPlan, ModelInfo
+from engine.telemetry.recorder import Recorder, StepTimer, entries_of
+from engine.telemetry.snapshots import block_snapshot
+
+REPLAYED = (
+    "max_num_seqs", "max_num_batched_tokens", "batching", "enable_prefix_caching",
+    "enable_chunked_prefill", "watermark", "block_size", "kv_cache_memory_bytes", "kv_allocation",
+)  # fmt: skip
+"""Settings that change which steps are computed, and not how long a given step takes."""
+
+
+def check_replayed(changes: Sequence[str]) -> None:
+    """Raise ConfigError for a setting whose effect the scheduler alone does not show."""
+    unknown = [name for name in changes if name not in REPLAYED]
+    if unknown:
+        raise ConfigError(
+            f"The effect of {', '.join(unknown)} cannot be predicted.",
+            f"Settings that can be: {', '.join(REPLAYED)}.",
+        )
+
+
+class SimulatedEngine:
+    """like: a snapshot of the engine that is imitated. Its settings, with `changes`, are in force.
+    encode: prompts to token ids, if they are not these already. Raises ConfigError for a setting
+    that is not among REPLAYED."""
+
+    def __init__(
+        self,
+        like: EngineSnapshot,
+        times: StepTimes,
+        encode: Callable[[Any], Sequence[int]] = lambda prompt: prompt,
+        **changes: Any,
+    ) -> None:
+        self._encode = encode
+        self.config: EngineConfig = like.config
+        self.plan: MemoryPlan = like.memory.plan
+        self.model_info: ModelInfo = like.model
+        self._like = like
+        self._noise = Noise(times)
+        self._now = 0.0
+        self._num_added = itertools.count()
+        self._requests: dict[str, Request] = {}
+        self._pending: list[OutputEvent] = []
+        self._recorder = Recorder()
+        self._scheduler = Scheduler(self.config, *self._new_pool())
+        self.reconfigure(**changes)
+
+    # -- the clock --------------------------------------------------------------------------
+
+    def now(self) -> float:
+        """Simulated seconds since the start."""
+        return self._now
+
+    def sleep(self, seconds: float) -> None:
+        self._now += max(0.0, seconds)
+
+    # -- as LLMEngine -----------------------------------------------------------------------
+
+    @property
+    def has_unfinished(self) -> bool:
+        return self._scheduler.has_unfinished or bool(self._pending)
+
+    def add_request(self, prompt: Any, params: SamplingParams) -> str:
+        """Queue a prompt; returns the request's id. Raises ContextLengthError."""
+        token_ids = self._encode(prompt)
+        index = next(self._num_added)
+        context = self.model_info.max_model_len
+        request = Request(
+            request_id=f"request-{index}",
+            prompt_token_ids=token_ids,
+            params=params,
+            arrival_index=index,
+            arrival_time=self._now,
+            max_num_tokens=longest_length(len(token_ids), params, context, self._scheduler.pool),
+        )
+        self._scheduler.add(request)
+        self._requests[request.request_id] = request
+        return request.request_id
+
+    def abort(self, request_id: str) -> None:
+        """End a request now; its last event comes with the next `step`. Unknown ids are ignored."""
+        request = self._requests.get(request_id)
+        if request is not None:
+            self._scheduler.finish(request, FinishReason.ABORT, self._now)
+            self._recorder.finished([request])
+            self._pending.append(self._event(request, Outcome((), FinishReason.ABORT)))
+            del self._requests[request_id]
+
+    def step(self) -> list[OutputEvent]:
+        """One step, and the events since the last one."""
+        events, self._pending = self._pending, []
+        scheduler = self._scheduler
+        timer = StepTimer(self._now)
+        plan = scheduler.plan(timer.start)
+        if not plan.grants:
+            return events
+        sampling = [grant.request for grant in plan.grants if grant.samples]
+        outcomes = {
+            request.request_id: Outcome((token := _token(request),), request.stop_reason(token))
+            for request in sampling
+        }
+        entries = entries_of(plan, outcomes)
+        timer.model_s = self._noise.seconds(StepWork.of(entries, scheduler.pool.block_size))
+        kv_usage = scheduler.pool.usage  # before finished requests free their blocks
+        now = self._now = timer.start + timer.model_s
+        scheduler.commit(plan, outcomes, now)
+        finished = []
+        for request in sampling:
+            outcome = outcomes[request.request_id]
+            self._recorder.tokens(request, 1, now)
+            events.append(self._event(request, outcome))
+            if outcome.finish_reason is not None:
+                finished.append(request)
+                del self._requests[request.request_id]
+        self._recorder.step(plan, entries, finished, scheduler, timer, now, kv_usage)
+        return events
+
+    def snapshot(self) -> EngineSnapshot:
+        """The state now, and the steps and latency samples since the last call."""
+        scheduler = self._scheduler
+        steps, ttft, itl = self._recorder.drain()
+        return dataclasses.replace(
+            self._like,
+            time=self._now,
+            step_index=self._recorder.num_steps,
+            config=self.config,
+            requests=tuple(request.snapshot() for request in scheduler.requests),
+            blocks=block_snapshot(scheduler.pool, scheduler.running),
+            memory=dataclasses.replace(
+                self._like.memory,
+                plan=self.plan,
+                kv_cache=self.plan.kv_cache,
+                host_kv_cache=self.plan.host_kv_cache,
+            ),
+            counters=self._recorder.counters(scheduler, scheduler.pool.num_evictions),
+            steps=steps,
+            ttft=ttft,
+            itl=itl,
+            speculation=None,
+        )
+
+    def reconfigure(self, **changes: Any) -> Change | None:
+        """Apply changed settings, at once; running requests survive."""
+        check_replayed([n for n, value in changes.items() if value != getattr(self.config, n)])
+        wanted = self.config.replace(**changes)
+        budget = self.model_info.token_budget
+        if wanted.max_num_batched_tokens is None and budget is not None:  # as measured at load
+            wanted = wanted.replace(max_num_batched_tokens=budget.tokens)
+        change = wanted.change_class(self.config)
+        if change is Change.CACHE_REBUILD:
+            plan = plan_of(self.plan, self.config, wanted)
+            refit(self._requests.values(), plan.num_blocks * wanted.block_size,
+                  self.model_info.max_model_len)  # fmt: skip
+            self._scheduler.preempt_all()
+            self.config, self.plan = wanted, plan
+            self._scheduler.replace_pool(wanted, *self._new_pool())
+        elif change is not None:
+            self.config = wanted
+            self._scheduler.update(wanted)
+        return change
+
+    # -- parts ------------------------------------------------------------------------------
+
+    def _new_pool(self) -> tuple[BlockPool, bytes]:
+        pool = BlockPool(self.plan.num_blocks, self.config.block_size)
+        return pool, root_hash(("simulated", self.config.block_size))
+
+    def _event(self, request: Request, outcome: Outcome) -> OutputEvent:
+        is_first = len(request.token_events) == 1 and bool(outcome.token_ids)
+        return OutputEvent(
+            request_id=request.request_id,
+            text="",
+            token_ids=outcome.token_ids,
+            time=self._now,
+            step_index=self._recorder.num_steps,
+            num_prompt_tokens=request.num_prompt_tokens,
+            num_cached_tokens=request.num_cached_tokens,
+            finish_reason=outcome.finish_reason,
+            times=request.times() if is_first or outcome.finish_reason else None,
+            is_first=is_first,
+            num_preemptions=request.num_preemptions,
+            blocks=request.last_blocks,
+        )
+
+
+def _token(request: Request) -> int:
+    """All of its output: unlike all tokens of prompts, and unlike those of other requests."""
+    return -1 - request.arrival_index
+
+
+def plan_of(plan: MemoryPlan, before: EngineConfig, wanted: EngineConfig) -> MemoryPlan:
+    """The cache of `wanted`: of the size that it sets, else with as many bytes as that of
+    `plan`, which belongs to `before`. Raises ConfigError for less than a block."""
+    size = wanted.block_size / before.block_size
+    resized = dataclasses.replace(
+        plan,
+        bytes_per_block=round(plan.bytes_per_block * size),
+        host_bytes_per_block=round(plan.host_bytes_per_block * size),
+        draft_bytes_per_block=round(plan.draft_bytes_per_block * size),
+    )
+    in_all = wanted.kv_cache_memory_bytes or plan.cache_bytes_in_all
+    num_blocks = in_all // resized.block_bytes_in_all
+    if num_blocks < 1:
+        raise ConfigError(
+            f"A KV cache of {in_all:,} bytes is smaller than a block.",
+            "Choose a larger kv_cache_memory_bytes, or a smaller block_size.",
+        )
+    return resized.with_blocks(num_blocks)
