@@ -167,7 +167,7 @@ def beside_server(figures: Figures) -> str:
                 if engine:
                     cells.append(_ms(engine[key][statistic]) if key in engine else "")
                 rows.append([f"{title}, {statistic}", *cells, _ms(difference)])
-    return f"{_aligned(rows)}\n\n{server['explanation']}"
+    return f"{aligned(rows)}\n\n{server['explanation']}"
 
 
 def _ms(milliseconds: float) -> str:
@@ -188,10 +188,11 @@ def table(columns: Mapping[str, Figures], unknown: str = "-") -> str:
     for title, key, text in ROWS:
         rows.append([title, *(cell(figures, key, text) for figures in columns.values())])
     rows[6:6] = _latency_rows(columns)
-    return _aligned(rows)
+    return aligned(rows)
 
 
-def _aligned(rows: list[list[str]]) -> str:
+def aligned(rows: list[list[str]]) -> str:
+    """Cells in columns, numbers to the right."""
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
     lines = []
     for row in rows:

@@ -59,6 +59,12 @@ def engine_facts(snapshot: EngineSnapshot, bandwidth: float | None) -> EngineFac
     )
 
 
+def vocabulary_of(engine: Engine) -> list[int]:
+    """Token ids for random prompts."""
+    special = special_token_ids(Path(engine.config.model))
+    return usable_token_ids(engine.model_info.vocab_size, special)
+
+
 Progress = Callable[[str, int, int], None]
 WARMUP_OUTPUT = 8
 
@@ -100,9 +106,7 @@ class BenchRunner:
         has_template = engine.model_info.has_chat_template
         self._plan = replace(plan, workload=plan.workload.for_model(has_template))
         self._progress = progress
-        self._vocabulary = usable_token_ids(
-            engine.model_info.vocab_size, special_token_ids(Path(engine.config.model))
-        )
+        self._vocabulary = vocabulary_of(engine)
         self._num_runs = 0
         self._check_fits()
         self._bandwidth = self._measure_bandwidth() if bandwidth else None

@@ -52,6 +52,20 @@ MIN_RATE, MAX_RATE = 1e-3, 1e6
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_workload_options(parser)
+    add_options(
+        parser.add_argument_group("benchmarking a running server"),
+        ("--base-url URL", values.url, "Benchmark the server at this URL."),
+        ("--api-key K", values.name, "API key for the server. Default: INFERDECK_API_KEY."),
+        ("--served-model NAME", values.name,
+         "Model name on the server. Default: the first model listed."),
+    )  # fmt: skip
+    add_report_options(parser)
+    add_engine_options(parser)
+
+
+def add_workload_options(parser: argparse.ArgumentParser) -> None:
+    """Those of `plan_of` and `comparison_of`."""
     add_options(
         parser.add_argument_group("workload"),
         ("--workload NAME", values.name, f"Preset workload: {', '.join(preset_names())}."),
@@ -79,36 +93,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         ("--compare SETTING=V1,V2", values.name, "Compare values of an engine setting in "
          "alternating runs. Use semicolons between values that contain commas."),
     )  # fmt: skip
-    add_options(
-        parser.add_argument_group("benchmarking a running server"),
-        ("--base-url URL", values.url, "Benchmark the server at this URL."),
-        ("--api-key K", values.name, "API key for the server. Default: INFERDECK_API_KEY."),
-        ("--served-model NAME", values.name,
-         "Model name on the server. Default: the first model listed."),
-    )  # fmt: skip
-    add_report_options(parser)
-    add_engine_options(parser)
 
 
 def run(args: argparse.Namespace) -> int:
-    from app.bench.load import Pace
     from app.bench.report import NOT_REPORTED, beside_server, table
-    from app.bench.runner import Plan
 
     is_remote = args.base_url is not None
     if is_remote:
         _refuse_engine_options(args)
     elif args.api_key is not None or args.served_model is not None:
-        raise ConfigError(
-            "--api-key and --served-model require --base-url.", "Add --base-url URL."
-        )
-    workload = _workload(args)
-    comparison = _comparison(args.compare)
-    pace = Pace(args.concurrency, args.request_rate)
-    if pace == Pace():
-        pace = Pace(workload.concurrency)
-    rounds = args.rounds or (DEFAULT_COMPARE_ROUNDS if comparison else 1)
-    plan = Plan(workload, pace, getattr(args, "seed", 0), args.num_warmups, rounds)
+        raise ConfigError("--api-key and --served-model require --base-url.", "Add --base-url URL.")
+    comparison = comparison_of(args.compare)
+    plan = plan_of(args)
     varied = comparison[0] if comparison else ""
     config = None if is_remote else engine_config(args, varied)
     if args.output_json:
@@ -119,8 +115,8 @@ def run(args: argparse.Namespace) -> int:
         measured, columns, heading = _measure_engine(config, plan, comparison)
     report = {
         **measured,
-        "machine": _machine(),
-        "workload": _describe(plan),
+        "machine": machine(),
+        "workload": describe_plan(plan),
         **_results(columns, comparison),
     }
     if args.json:
@@ -162,7 +158,7 @@ def _measure_server(args: argparse.Namespace, plan: Plan) -> Measured:
     version = f" {server['version']}" if server["version"] else ""
     counted = ", ".join(dict.fromkeys(one["tokens_counted_by"] for one in columns.values()))
     return {"base_url": args.base_url, "target": server}, columns, (
-        f"{bench.model} on {server['dialect']}{version} at {args.base_url}\n{_work_line(plan)}\n"
+        f"{bench.model} on {server['dialect']}{version} at {args.base_url}\n{work_line(plan)}\n"
         f"Prompt format: {bench.prompts}. Token count source: {counted}."
     )  # fmt: skip
 
@@ -179,10 +175,10 @@ def _measure_engine(
         config, model = engine.config, engine.model_info
         status.clear()
     measured = {"config": config.as_dict(), "model": dataclasses.asdict(model)}
-    return measured, columns, f"{_model_line(config, model)}\n{_work_line(plan)}"
+    return measured, columns, f"{model_line(config, model)}\n{work_line(plan)}"
 
 
-def _model_line(config: EngineConfig, model: ModelInfo) -> str:
+def model_line(config: EngineConfig, model: ModelInfo) -> str:
     weights = " (random weights)" if model.is_dummy else ""
     at_most = "up to " * bool(config.adaptive_threads and (config.num_threads or 1) > 1)
     counts = {"TP": model.num_ranks, "PP": model.num_stages}
@@ -214,6 +210,19 @@ def _results(
     if comparison:
         return {"compare": comparison[0], "runs": dict(columns)}
     return dict(first) if len(columns) == 1 else {**first, "variants": dict(columns)}
+
+
+def plan_of(args: argparse.Namespace) -> Plan:
+    """What the options of `add_workload_options` ask for."""
+    from app.bench.load import Pace
+    from app.bench.runner import Plan
+
+    workload = _workload(args)
+    pace = Pace(args.concurrency, args.request_rate)
+    if pace == Pace():
+        pace = Pace(workload.concurrency)
+    rounds = args.rounds or (DEFAULT_COMPARE_ROUNDS if args.compare else 1)
+    return Plan(workload, pace, getattr(args, "seed", 0), args.num_warmups, rounds)
 
 
 def _workload(args: argparse.Namespace) -> Workload:
@@ -258,7 +267,7 @@ def _workload(args: argparse.Namespace) -> Workload:
     return dataclasses.replace(workload, variants=chosen)
 
 
-def _comparison(text: str | None) -> tuple[str, list[Any]] | None:
+def comparison_of(text: str | None) -> tuple[str, list[Any]] | None:
     """The setting and values of "setting=v1,v2" or "setting=v1;v2"."""
     if text is None:
         return None
@@ -278,20 +287,20 @@ def _comparison(text: str | None) -> tuple[str, list[Any]] | None:
     return name, list(dict.fromkeys(parsed))
 
 
-def _describe(plan: Plan) -> dict[str, Any]:
+def describe_plan(plan: Plan) -> dict[str, Any]:
     known = dataclasses.asdict(plan)
     workload = known.pop("workload")
     workload["prompts"] = len(workload["prompts"])
     return {**workload, **known.pop("pace")._asdict(), **known}
 
 
-def _machine() -> dict[str, Any]:
+def machine() -> dict[str, Any]:
     from engine.hardware.machine import machine_info
 
     return dataclasses.asdict(machine_info())
 
 
-def _work_line(plan: Plan) -> str:
+def work_line(plan: Plan) -> str:
     work = plan.workload
     return (
         f"{work.title}: {work.num_requests} requests, prompts: {work.prompts_text}, "

@@ -23,6 +23,7 @@ from app.cli import (
     evaluate,
     generate,
     install_desktop,
+    predict,
     quantize,
     serve,
     values,
@@ -69,6 +70,8 @@ examples:
       stream a reply
   inferdeck bench --workload voice-bot --model ~/models/Qwen3-0.6B
       benchmark a model under load
+  inferdeck predict --workload query-rewrite --compare max_num_seqs=4,16
+      predict the effect of a setting
   inferdeck serve --model ~/models/Qwen3-0.6B
       run an OpenAI-compatible server
   inferdeck quantize --model ~/models/Qwen3-0.6B --method awq --output ~/models/Qwen3-0.6B-awq
@@ -137,7 +140,9 @@ def build_parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(
         title="commands", metavar="COMMAND", parser_class=CommandParser
     )
-    for module in (generate, bench, serve, quantize, evaluate, doctor, docs, install_desktop):
+    for module in (
+        generate, bench, predict, serve, quantize, evaluate, doctor, docs, install_desktop
+    ):  # fmt: skip
         command = commands.add_parser(
             module.NAME, help=module.HELP, description=module.DESCRIPTION, epilog=module.EPILOG
         )

@@ -1,7 +1,7 @@
 """`SimulatedEngine`: the scheduler on a clock that a step-time model advances.
 
-No model is computed. It takes the same calls as `LLMEngine` and answers with the same records, so that a load generator
-drives either; requests end with their max_tokens. Deterministic. No torch.
+No model is computed. It takes the same calls as `LLMEngine` and answers with the same records, so
+that a load generator drives either; requests end with their max_tokens. Deterministic. No torch.
 """
 
 from __future__ import annotations
@@ -29,6 +29,15 @@ REPLAYED = (
 )  # fmt: skip
 """Settings that change which steps are computed, and not how long a given step takes."""
 
+Encode = Callable[[Any], Sequence[int]]
+"""The token ids of a prompt."""
+
+
+def as_it_is(prompt: Any) -> Sequence[int]:
+    """Of a prompt that consists of token ids."""
+    found: Sequence[int] = prompt
+    return found
+
 
 def check_replayed(changes: Sequence[str]) -> None:
     """Raise ConfigError for a setting whose effect the scheduler alone does not show."""
@@ -49,7 +58,7 @@ class SimulatedEngine:
         self,
         like: EngineSnapshot,
         times: StepTimes,
-        encode: Callable[[Any], Sequence[int]] = lambda prompt: prompt,
+        encode: Encode = as_it_is,
         **changes: Any,
     ) -> None:
         self._encode = encode
@@ -57,7 +66,8 @@ class SimulatedEngine:
         self.plan: MemoryPlan = like.memory.plan
         self.model_info: ModelInfo = like.model
         self._like = like
-        self._noise = Noise(times)
+        self._times, self._noise = times, Noise(times)
+        self._works: list[StepWork] = []
         self._now = 0.0
         self._num_added = itertools.count()
         self._requests: dict[str, Request] = {}
@@ -74,6 +84,11 @@ class SimulatedEngine:
 
     def sleep(self, seconds: float) -> None:
         self._now += max(0.0, seconds)
+
+    @property
+    def standard_error(self) -> float:
+        """Relative, of the time of all steps so far, from the fit of the step times alone."""
+        return self._times.uncertainty(self._works)
 
     # -- as LLMEngine -----------------------------------------------------------------------
 
@@ -121,7 +136,9 @@ class SimulatedEngine:
             for request in sampling
         }
         entries = entries_of(plan, outcomes)
-        timer.model_s = self._noise.seconds(StepWork.of(entries, scheduler.pool.block_size))
+        work = StepWork.of(entries, scheduler.pool.block_size)
+        self._works.append(work)
+        timer.model_s = self._noise.seconds(work)
         kv_usage = scheduler.pool.usage  # before finished requests free their blocks
         now = self._now = timer.start + timer.model_s
         scheduler.commit(plan, outcomes, now)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from app.__main__ import main
-from app.cli.bench import _model_line
+from app.cli.bench import model_line
 from app.cli.options import write_report
 from engine.config import EngineConfig
 from tests.widgets import synthetic
@@ -97,7 +97,7 @@ def test_the_heading_says_how_many_devices_compute(ranks: int, stages: int, word
         num_stages=stages,
     )  # fmt: skip
     config = EngineConfig(adaptive_threads=False, num_threads=2)
-    assert _model_line(config, model) == f"tiny, float32, {words}"
+    assert model_line(config, model) == f"tiny, float32, {words}"
 
 
 def test_drafts_are_reported(capsys: pytest.CaptureFixture[str], tiny_flags: list[str]) -> None:
@@ -189,9 +189,7 @@ def test_the_report_goes_to_a_file(
     assert list(tmp_path.glob("*.part")) == []
 
 
-def test_failed_requests_are_a_failure(
-    capsys: pytest.CaptureFixture[str], nan_model: Path
-) -> None:
+def test_failed_requests_are_a_failure(capsys: pytest.CaptureFixture[str], nan_model: Path) -> None:
     argv = ["--model", str(nan_model), "--num-threads", "1", "--kv-cache-memory-bytes", "16MiB"]
     assert main(["bench", "--json", *argv, *FIXED, "--num-warmups", "0"]) == 1
     out, err = capsys.readouterr()

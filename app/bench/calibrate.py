@@ -1,0 +1,150 @@
+"""Measures the steps that a prediction needs: a short load of all batch sizes, contexts and budgets
+that a workload and its settings can bring about.
+
+    decodes    1, 2, 4, ... requests at once, whose prompts are cached but for their last tokens
+    prompts    new ones, with every token budget
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from app.bench.load import Clock, Pace, run_load
+from app.bench.runner import Plan, vocabulary_of
+from app.bench.workload import BenchRequest
+from engine.config import EngineConfig
+from engine.simulate.engine import Encode, as_it_is
+from engine.simulate.step_time import Measured, measured
+
+if TYPE_CHECKING:
+    from app.bench.load import Engine
+
+LEAST_S = 4.0
+"""Of the measurement: a shorter one is repeated."""
+MOST_ROUNDS = 3
+OUTPUT = 12  # tokens of a reply: steps of one batch size
+PROMPTS = 2  # new ones, for each budget
+SMALL_BUDGET = 64
+
+Progress = Callable[[str, int, int], None]
+
+
+class Lengths(NamedTuple):
+    """Tokens of a request."""
+
+    prompt: int
+    output: int
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """Steps with blocks of each size, and seconds that they took."""
+
+    samples: list[Measured]
+    seconds: float
+
+
+def calibrate(
+    engine: Engine,
+    plan: Plan,
+    changes: Sequence[Mapping[str, Any]] = (),
+    encode: Encode = as_it_is,
+    progress: Progress = lambda stage, done, total: None,
+    clock: Clock = Clock(),  # noqa: B008 - immutable
+) -> Calibration:
+    """For a plan on an engine without requests. changes: the settings that are to be predicted;
+    those of the engine are put back. encode: the prompts of the workload to token ids."""
+    before: EngineConfig = engine.config
+    after = [before.replace(**change) for change in changes]
+    sizes = list(dict.fromkeys([before.block_size, *(config.block_size for config in after)]))
+    if len(sizes) > 2:
+        sizes = [min(sizes), max(sizes)]
+    batch = max(config.max_num_seqs for config in (before, *after))
+    batch = min(batch, plan.pace.concurrency or batch, plan.workload.num_requests)
+    budgets = {config.token_budget for config in (before, *after)} | {SMALL_BUDGET}
+    workload = plan.workload.for_model(engine.model_info.has_chat_template)
+    vocabulary = vocabulary_of(engine)
+    requests = [
+        Lengths(len(encode(request.prompt or request.prompt_token_ids)), request.output_len)
+        for request in workload.requests(next(iter(workload.variants)), vocabulary, plan.seed)
+    ]
+    context = min(engine.model_info.max_model_len, engine.plan.num_blocks * before.block_size)
+    samples: list[Measured] = []
+    began = clock.now()
+    rounds, index = MOST_ROUNDS, 0
+    with _restored(engine, before):
+        while index < rounds:
+            for size in sizes:
+                engine.reconfigure(
+                    block_size=size, enable_prefix_caching=True, batching="continuous",
+                    enable_chunked_prefill=True, max_num_seqs=batch,
+                    max_num_batched_tokens=before.max_num_batched_tokens,
+                )  # fmt: skip
+                loads = _loads(requests, batch, sorted(budgets), context, vocabulary, index)
+                for number, (budget, chosen) in enumerate(loads):
+                    progress("calibrating", index * 8 + number, rounds * 8)
+                    if budget is not None:
+                        engine.reconfigure(max_num_batched_tokens=budget)
+                    run = run_load(engine, chosen, Pace(), clock=clock)
+                    samples += measured(run.observed.steps, size)
+            index += 1
+            if clock.now() - began >= LEAST_S:
+                rounds = index
+    return Calibration(samples, clock.now() - began)
+
+
+def _loads(
+    requests: Sequence[Lengths],
+    batch: int,
+    budgets: Sequence[int],
+    context: int,
+    vocabulary: list[int],
+    salt: int,
+) -> Iterator[tuple[int | None, list[BenchRequest]]]:
+    """Token budget (None: as before), and requests that are sent at once."""
+    rng = random.Random(f"calibration-{salt}")
+    longest = max(map(sum, requests))
+    texts = [rng.choices(vocabulary, k=min(longest, context - OUTPUT - 1)) for _ in range(batch)]
+
+    def new(count: int) -> list[BenchRequest]:
+        """With prompts that are not cached."""
+        prompts = [rng.choices(vocabulary, k=r.prompt) for r in rng.choices(requests, k=count)]
+        return [BenchRequest(tuple(prompt), OUTPUT, OUTPUT) for prompt in prompts]
+
+    def cached(count: int) -> list[BenchRequest]:
+        """Somewhere in their replies. No text is shared: KV that several requests read stays in
+        the CPU's cache."""
+        found = []
+        for request, text in zip(rng.choices(requests, k=count), texts, strict=False):
+            length = request.prompt + rng.randrange(request.output)
+            found.append(BenchRequest(tuple(text[:length]), OUTPUT, OUTPUT))
+        return found
+
+    for budget in budgets:
+        yield budget, new(PROMPTS)
+    yield max(budgets), [BenchRequest(tuple(text), 1, 1) for text in texts]
+    for count in batch_sizes(batch):
+        yield None, cached(count)
+    if batch > PROMPTS:
+        yield None, new(batch)
+
+
+def batch_sizes(most: int) -> list[int]:
+    """Powers of two, and `most`."""
+    return [*(1 << n for n in range(most.bit_length()) if 1 << n < most), most]
+
+
+@contextmanager
+def _restored(engine: Engine, config: EngineConfig) -> Iterator[None]:
+    names = (
+        "block_size", "enable_prefix_caching", "batching", "enable_chunked_prefill",
+        "max_num_seqs", "max_num_batched_tokens",
+    )  # fmt: skip
+    try:
+        yield
+    finally:
+        engine.reconfigure(**{name: getattr(config, name) for name in names})
