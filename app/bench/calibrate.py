@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from app.bench.load import Engine
 
 LEAST_S = 4.0
-"""Of the measurement: a shorter one is repeated."""
 MOST_ROUNDS = 3
 OUTPUT = 12  # tokens of a reply: steps of one batch size
 PROMPTS = 2  # new ones, for each budget
@@ -54,10 +53,12 @@ def calibrate(
     changes: Sequence[Mapping[str, Any]] = (),
     encode: Encode = as_it_is,
     progress: Progress = lambda stage, done, total: None,
+    least_s: float = LEAST_S,
     clock: Clock = Clock(),  # noqa: B008 - immutable
 ) -> Calibration:
     """For a plan on an engine without requests. changes: the settings that are to be predicted;
-    those of the engine are put back. encode: the prompts of the workload to token ids."""
+    those of the engine are put back. encode: the prompts of the workload to token ids. A
+    measurement of less than `least_s` is repeated."""
     before: EngineConfig = engine.config
     after = [before.replace(**change) for change in changes]
     sizes = list(dict.fromkeys([before.block_size, *(config.block_size for config in after)]))
@@ -92,7 +93,7 @@ def calibrate(
                     run = run_load(engine, chosen, Pace(), clock=clock)
                     samples += measured(run.observed.steps, size)
             index += 1
-            if clock.now() - began >= LEAST_S:
+            if clock.now() - began >= least_s:
                 rounds = index
     return Calibration(samples, clock.now() - began)
 
