@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -62,7 +63,7 @@ class SimulatedEngine:
         **changes: Any,
     ) -> None:
         self._encode = encode
-        self.config: EngineConfig = like.config
+        self.config: EngineConfig = like.config.replace(max_model_len=like.model.max_model_len)
         self.plan: MemoryPlan = like.memory.plan
         self.model_info: ModelInfo = like.model
         self._like = like
@@ -83,7 +84,8 @@ class SimulatedEngine:
         return self._now
 
     def sleep(self, seconds: float) -> None:
-        self._now += max(0.0, seconds)
+        # at least the smallest step: who sleeps up to a time arrives, whatever is rounded
+        self._now = max(self._now + seconds, math.nextafter(self._now, math.inf))
 
     @property
     def standard_error(self) -> float:

@@ -35,9 +35,11 @@ def non_negative(normal: Floats, target: Floats) -> Floats:
             if not falling.any():
                 break
             # go as far as the first coefficient allows, and leave it at 0
-            steps = found[falling] / np.maximum(found[falling] - trial[falling], 1e-300)
+            steps = np.full(size, np.inf)
+            steps[falling] = found[falling] / np.maximum(found[falling] - trial[falling], 1e-300)
             found = found + steps.min() * (trial - found)
             free &= found > _TOLERANCE
+            free[int(np.argmin(steps))] = False
             found[~free] = 0.0
         found = trial
     return found / scale

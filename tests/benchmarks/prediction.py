@@ -194,7 +194,8 @@ def main(argv: list[str] | None = None) -> int:
             for workload in WORKLOADS[:1] if args.quick else WORKLOADS:
                 for row in Bench(engine, workload, timing).results():
                     rows.append(row)
-                    print(f"{row['workload']}: {row['change']}", file=sys.stderr)
+                    found = ", ".join(f"{name} {row['error'][name]:+.1%}" for name in FIGURES)
+                    print(f"{row['workload']}, {row['change']}: {found}", file=sys.stderr)
     finally:
         engine.shutdown()
     print_rows(rows)
