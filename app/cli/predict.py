@@ -31,6 +31,7 @@ from app.cli.options import (
 )
 from app.cli.session import StatusLine, open_engine
 from engine.errors import ConfigError
+from engine.units import change_text, counted, duration_text, percent_text
 
 # What follows needs numpy, which `--help` need not wait for.
 if TYPE_CHECKING:
@@ -166,8 +167,9 @@ def _run(predicted: dict[str, Any], measured: dict[str, Any] | None) -> dict[str
 
 def _calibration_line(calibration: Mapping[str, Any]) -> str:
     return (
-        f"Calibrated with {calibration['steps']:,} steps in {calibration['seconds']:.1f} s; "
-        f"median error of a step: {calibration['median_error']:.1%}"
+        f"Calibrated with {counted(calibration['steps'], 'step')} in "
+        f"{duration_text(calibration['seconds'])}; median error of a step: "
+        f"{percent_text(calibration['median_error'])}"
     )
 
 
@@ -176,5 +178,5 @@ def _error_rows(runs: Mapping[str, dict[str, Any]]) -> list[list[str]]:
     rows = [["", *("" if name == BASE else name for name in runs)]]
     for name in names:
         found = (one["error"].get(name) for one in runs.values())
-        rows.append([name, *("-" if e is None else f"{e:+.1%}" for e in found)])
+        rows.append([name, *("-" if e is None else change_text(e) for e in found)])
     return rows
