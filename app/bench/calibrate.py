@@ -1,7 +1,8 @@
 """Measures the steps that a prediction needs: a short load of all batch sizes, contexts and budgets
 that a workload and its settings can bring about.
 
-    decodes    1, 2, 4, ... requests at once, whose prompts are cached but for their last tokens
+    decodes    1, 2, 4, ... requests at once, whose prompts are cached but for their last tokens:
+               each its own, and all the same
     prompts    new ones, with every token budget
 """
 
@@ -91,7 +92,7 @@ def calibrate(
                     if budget is not None:
                         engine.reconfigure(max_num_batched_tokens=budget)
                     run = run_load(engine, chosen, Pace(), clock=clock)
-                    samples += measured(run.observed.steps, size)
+                    samples += measured(run.observed.steps, size, engine.plan.num_blocks)
             index += 1
             if clock.now() - began >= least_s:
                 rounds = index
@@ -116,9 +117,8 @@ def _loads(
         prompts = [rng.choices(vocabulary, k=r.prompt) for r in rng.choices(requests, k=count)]
         return [BenchRequest(tuple(prompt), OUTPUT, OUTPUT) for prompt in prompts]
 
-    def cached(count: int) -> list[BenchRequest]:
-        """Somewhere in their replies. No text is shared: KV that several requests read stays in
-        the CPU's cache."""
+    def cached(texts: Sequence[list[int]], count: int) -> list[BenchRequest]:
+        """Somewhere in their replies."""
         found = []
         for request, text in zip(rng.choices(requests, k=count), texts, strict=False):
             length = request.prompt + rng.randrange(request.output)
@@ -129,7 +129,9 @@ def _loads(
         yield budget, new(PROMPTS)
     yield max(budgets), [BenchRequest(tuple(text), 1, 1) for text in texts]
     for count in batch_sizes(batch):
-        yield None, cached(count)
+        yield None, cached(texts, count)
+        if count > 1:  # KV that several requests read stays in the CPU's cache
+            yield None, cached([texts[0]] * count, count)
     if batch > PROMPTS:
         yield None, new(batch)
 

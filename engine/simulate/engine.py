@@ -138,10 +138,12 @@ class SimulatedEngine:
             for request in sampling
         }
         entries = entries_of(plan, outcomes)
-        work = StepWork.of(entries, scheduler.pool.block_size)
+        pool = scheduler.pool
+        kv_usage = pool.usage  # before finished requests free their blocks
+        used_blocks = pool.num_blocks - pool.num_free_blocks
+        work = StepWork.of(entries, pool.block_size, used_blocks)
         self._works.append(work)
         timer.model_s = self._noise.seconds(work)
-        kv_usage = scheduler.pool.usage  # before finished requests free their blocks
         now = self._now = timer.start + timer.model_s
         scheduler.commit(plan, outcomes, now)
         finished = []

@@ -1,7 +1,8 @@
 """`StepTimes`: how long a step takes on this machine, fitted to measured steps. No torch.
 
     seconds(step) = f(tokens) + requests, logits, context of decodes, prompt chunks, their context,
-                    pairs of a prompt token and one that it attends to, KV blocks: each times a rate
+                    pairs of a prompt token and one that it attends to, KV blocks, distinct KV:
+                    each times a rate
 
 f is linear between powers of two, so that it follows a kernel from memory-bound to compute-bound.
 Rates and slopes are at least 0. The fit minimizes the sum of absolute relative errors (iteratively
@@ -40,7 +41,9 @@ Floats = NDArray[np.float64]
 
 class StepWork(NamedTuple):
     """What a step's time depends on. `context`: tokens that single tokens attend over; chunks:
-    requests with several tokens, `chunk_context` and `pairs` theirs; `blocks`: KV blocks read."""
+    requests with several tokens, `chunk_context` and `pairs` theirs; `blocks`: KV blocks read;
+    `distinct`: tokens of the KV blocks in use. What requests share is read from memory once, and
+    from the CPU's cache by the others."""
 
     tokens: int
     requests: int
@@ -50,9 +53,10 @@ class StepWork(NamedTuple):
     chunk_context: int
     pairs: int
     blocks: int
+    distinct: int
 
     @classmethod
-    def of(cls, entries: Iterable[StepEntry], block_size: int) -> StepWork:
+    def of(cls, entries: Iterable[StepEntry], block_size: int, used_blocks: int) -> StepWork:
         tokens = requests = logits = context = chunks = chunk_context = pairs = blocks = 0
         for _, _, own, _, drafts, _, reach, rows, _ in entries:
             new = own + drafts
@@ -66,7 +70,10 @@ class StepWork(NamedTuple):
                 chunks += 1
                 chunk_context += reach
                 pairs += new * reach - new * (new - 1) // 2
-        return cls(tokens, requests, logits, context, chunks, chunk_context, pairs, blocks)
+        return cls(
+            tokens, requests, logits, context, chunks, chunk_context, pairs, blocks,
+            used_blocks * block_size,
+        )  # fmt: skip
 
 
 class Measured(NamedTuple):
@@ -76,8 +83,10 @@ class Measured(NamedTuple):
     seconds: float
 
 
-def measured(steps: Iterable[StepRecord], block_size: int) -> list[Measured]:
-    """Of successive steps with blocks of this size. Steps with drafts are left out: their time
+def measured(
+    steps: Iterable[StepRecord], block_size: int, num_blocks: int
+) -> list[Measured]:
+    """Of successive steps with a cache of these blocks. Steps with drafts are left out: their time
     depends on the drafting."""
     found = []
     before: StepRecord | None = None
@@ -86,7 +95,8 @@ def measured(steps: Iterable[StepRecord], block_size: int) -> list[Measured]:
         seconds = step.duration + (pause_between(before, step) if is_next else 0.0)
         before = step
         if step.entries and seconds > 0 and not any(entry.num_draft for entry in step.entries):
-            found.append(Measured(StepWork.of(step.entries, block_size), seconds))
+            used = round((step.kv_usage or 0.0) * num_blocks)
+            found.append(Measured(StepWork.of(step.entries, block_size, used), seconds))
     return found
 
 
@@ -150,11 +160,11 @@ class StepTimes:
             total = by_tokens[tokens]
         else:
             total = by_tokens[-1] + (tokens - len(by_tokens) + 1) * self._last_slope
-        _, requests, logits, context, chunks, chunk_context, pairs, blocks = work
-        a, b, c, d, e, f, g = self._other_rates
+        _, requests, logits, context, chunks, chunk_context, pairs, blocks, distinct = work
+        a, b, c, d, e, f, g, h = self._other_rates
         return (
             total + a * requests + b * logits + c * context + d * chunks + e * chunk_context
-            + f * pairs + g * blocks
+            + f * pairs + g * blocks + h * distinct
         )  # fmt: skip
 
     def uncertainty(self, works: Sequence[StepWork]) -> float:

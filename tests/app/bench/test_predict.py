@@ -18,10 +18,11 @@ from engine.snapshot import EngineSnapshot
 from tests.widgets import synthetic
 
 KNOWN = StepTimes.exact(
-    step=4e-3, token=2e-4, requests=3e-4, logits=1e-4, context=1e-6, pairs=1e-7, chunks=5e-4
+    step=4e-3, token=2e-4, requests=3e-4, logits=1e-4, context=1e-6, pairs=1e-7, chunks=5e-4,
+    distinct=5e-7,
 )
 WORKLOAD = Workload(
-    "test", "Test", 24, Length(10, 300), Length(4, 40), variants={"shared": 8, "unique": 0}
+    "test", "Test", 24, Length(10, 300), Length(4, 40), variants={"shared": 64, "unique": 0}
 )
 
 

@@ -42,7 +42,7 @@ def works(count: int, seed: int = 0) -> list[StepWork]:
         if not entries or rng.random() < 0.4:
             new = rng.randint(2, 500)
             entries.append(entry(new, new + rng.randint(0, 1500)))
-        found.append(StepWork.of(entries, SIZE))
+        found.append(StepWork.of(entries, SIZE, 5))
     return found
 
 
@@ -57,11 +57,11 @@ def errors(times: StepTimes, checked: Sequence[StepWork]) -> np.ndarray:
 
 def test_the_work_of_a_step_is_counted() -> None:
     entries = [entry(1, 33, "a"), entry(1, 16, "b"), entry(3, 20, "c"), entry(2, 2, "d")]
-    work = StepWork.of(entries, SIZE)
+    work = StepWork.of(entries, SIZE, 5)
     assert work == StepWork(
         tokens=7, requests=4, logits=4, context=49, chunks=2, chunk_context=22,
         # tokens at positions 17, 18, 19 attend to 18, 19, 20; those at 0, 1 to 1 and 2
-        pairs=18 + 19 + 20 + 1 + 2, blocks=3 + 1 + 2 + 1,
+        pairs=18 + 19 + 20 + 1 + 2, blocks=3 + 1 + 2 + 1, distinct=5 * SIZE,
     )  # fmt: skip
 
 
@@ -111,10 +111,15 @@ def test_more_work_never_takes_less_time(seed: int, count: int) -> None:
 
 def test_exact_rates_are_the_sum_of_their_parts() -> None:
     times = StepTimes.exact(step=1.0, token=0.5, requests=0.25, context=0.01)
-    work = StepWork.of([entry(1, 100), entry(5000, 5000)], SIZE)
+    work = StepWork.of([entry(1, 100), entry(5000, 5000)], SIZE, 9)
     assert times.seconds(work) == pytest.approx(1.0 + 0.5 * 5001 + 0.25 * 2 + 0.01 * 100)
     with pytest.raises(ValueError, match="rows"):
         StepTimes.exact(rows=1.0)
+
+
+def test_kv_in_use_is_read_from_the_record() -> None:
+    (one,) = measured([record(0, 0.0, 1.0, kv_usage=0.29)], SIZE, 100)
+    assert one.work.distinct == 29 * SIZE
 
 
 def test_too_few_steps_make_no_model() -> None:
@@ -124,7 +129,7 @@ def test_too_few_steps_make_no_model() -> None:
 
 def test_noise_repeats_the_measured_deviations_in_their_order() -> None:
     times = StepTimes.fit(samples(100, noise=0.1))
-    work = StepWork.of([entry(1, 10)], SIZE)
+    work = StepWork.of([entry(1, 10)], SIZE, 1)
     count = len(times.decode_ratios)
     runs = [Noise(times), Noise(times)]
     first, second = ([noise.seconds(work) for _ in range(2 * count)] for noise in runs)
@@ -145,9 +150,9 @@ def test_a_steps_time_has_the_pause_before_it_if_requests_waited() -> None:
         record(2, 12.0, 0.5),  # nobody waited
         record(4, 13.0, 0.5),  # the step before it is not known
     ]
-    assert [m.seconds for m in measured(steps, SIZE)] == [0.5, 0.75, 0.5, 0.5]
+    assert [m.seconds for m in measured(steps, SIZE, 100)] == [0.5, 0.75, 0.5, 0.5]
 
 
 def test_steps_with_drafts_are_left_out() -> None:
     drafted = entry(1, 10)._replace(num_draft=2)
-    assert measured([record(0, 0.0, 1.0, entries=(drafted,))], SIZE) == []
+    assert measured([record(0, 0.0, 1.0, entries=(drafted,))], SIZE, 100) == []
