@@ -116,7 +116,9 @@ class Bench:
 
     def calibrate(self) -> list[Measured]:
         plan = Plan(self._workload, Pace(CONCURRENCY))
-        changes = [{"block_size": 128}, {"max_num_batched_tokens": 64}]
+        changes: list[dict[str, Any]] = [
+            {"block_size": 4}, {"block_size": 128}, {"max_num_batched_tokens": 64}
+        ]  # fmt: skip
         found = calibrate(self._engine, plan, changes, least_s=0.0, clock=self._clock)
         return found.samples
 
