@@ -47,7 +47,9 @@ WORKLOADS = (
     Workload("mixed-lengths", "Mixed lengths", 32, Length(8, 600, 90, 1.1),
              Length(4, 200, 60, 0.9)),
 )  # fmt: skip
-SETTINGS = {"max_num_seqs": CONCURRENCY, "max_num_batched_tokens": 512, "block_size": 16}
+SETTINGS: dict[str, Any] = {
+    "max_num_seqs": CONCURRENCY, "max_num_batched_tokens": 512, "block_size": 16
+}  # fmt: skip
 FIGURES = ("itl p50", "ttft p99", "tokens/s")
 MOST_MEDIAN, MOST = 0.10, 0.25
 
