@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from app.bench.workload import BenchRequest
 from engine.errors import ErrorInfo
@@ -21,10 +21,18 @@ from engine.sampling_params import SamplingParams
 from engine.snapshot import EngineSnapshot, FinishReason, RequestTimes, StepRecord
 
 if TYPE_CHECKING:
-    from engine.llm_engine import LLMEngine
-    from engine.simulate.engine import SimulatedEngine
+    from engine.messages import Prompt
 
-    Engine = LLMEngine | SimulatedEngine
+
+class Engine(Protocol):
+    """What a load needs of an engine: `LLMEngine`, or the one of a window."""
+
+    @property
+    def has_unfinished(self) -> bool: ...
+    def add_request(self, prompt: Prompt, params: SamplingParams) -> str: ...
+    def step(self) -> Sequence[OutputEvent]: ...
+    def abort(self, request_id: str) -> object: ...
+    def snapshot(self) -> EngineSnapshot: ...
 
 
 class Clock(NamedTuple):
@@ -39,11 +47,13 @@ LEAST_LOOK_S = 0.05
 
 
 class Pace(NamedTuple):
-    """When requests are sent: `request_rate` a second on average (Poisson), or `concurrency` in
-    flight all the time; without either, all at once."""
+    """When requests are sent: `request_rate` a second on average, or `concurrency` in flight all
+    the time; without either, all at once. burstiness: shape of the gamma distribution of the
+    intervals, as vLLM's `--burstiness`: 1 is Poisson, less has bursts, more is steadier."""
 
     concurrency: int | None = None
     request_rate: float | None = None
+    burstiness: float = 1.0
 
     def due_times(self, count: int, seed: int) -> list[float]:
         """Earliest time to send each request, in seconds from the start."""
@@ -52,18 +62,22 @@ class Pace(NamedTuple):
         return list(islice(self.arrivals(seed), count))
 
     def arrivals(self, seed: int) -> Iterator[float]:
-        """Infinite arrival times of a Poisson process of `request_rate`, in seconds from the
-        start."""
+        """Infinite arrival times at `request_rate`, in seconds from the start."""
         assert self.request_rate is not None
         rng = random.Random(f"arrivals-{seed}")
         now = 0.0
         while True:
             yield now
-            now += rng.expovariate(self.request_rate)
+            if self.burstiness == 1.0:
+                now += rng.expovariate(self.request_rate)
+            else:  # of the same mean; the coefficient of variation is 1 / sqrt(burstiness)
+                scale = 1 / (self.request_rate * self.burstiness)
+                now += rng.gammavariate(self.burstiness, scale)
 
     def __str__(self) -> str:
         if self.request_rate is not None:
-            return f"{self.request_rate:g} requests/s (Poisson)"
+            kind = "Poisson" if self.burstiness == 1.0 else f"burstiness {self.burstiness:g}"
+            return f"{self.request_rate:g} requests/s ({kind})"
         return f"{self.concurrency} concurrent" if self.concurrency else "all at once"
 
 
@@ -241,16 +255,22 @@ def run_load(
     completed = load.run.requests
     began = clock.now()
     sent = 0
-    while sent < len(requests) or load.in_flight:
-        now = clock.now() - began
-        while sent < len(requests) and len(load.in_flight) < places and due[sent] <= now:
-            load.send(requests[sent], began + due[sent] if pace.request_rate else clock.now())
-            sent += 1
-        if not engine.has_unfinished:
-            clock.sleep(max(0.0, due[sent] - now))
-            continue
-        before = len(completed)
-        load.step()
-        if len(completed) > before:
-            progress(len(completed), len(requests))
+    try:
+        while sent < len(requests) or load.in_flight:
+            now = clock.now() - began
+            while sent < len(requests) and len(load.in_flight) < places and due[sent] <= now:
+                at = began + due[sent] if pace.request_rate else clock.now()
+                load.send(requests[sent], at)
+                sent += 1
+            if not engine.has_unfinished:
+                clock.sleep(max(0.0, due[sent] - now))
+                continue
+            before = len(completed)
+            load.step()
+            if len(completed) > before:
+                progress(len(completed), len(requests))
+    except BaseException:
+        for request_id in load.in_flight:
+            engine.abort(request_id)
+        raise
     return load.finish(began)

@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import replace
 from typing import Any
 
 from app.bench.client import ClientRun, run_client
+from app.bench.load import Pace
 from app.bench.runner import Plan, Progress
 from app.bench.server_metrics import add_reported, client_figures
 from app.bench.workload import TEXT, BenchRequest, stand_in_ids, text_of
@@ -60,6 +61,24 @@ class RemoteBench:
         """Figures of each variant of the workload, by its name."""
         return asyncio.run(self._variants())
 
+    def measure(self, settings: Mapping[str, Any], pace: Pace, least: int, label: str) -> ClientRun:
+        """One run of a sweep, after a warm-up; the settings of a server cannot change."""
+        assert not settings
+        return asyncio.run(self._measure(pace, least))
+
+    async def _measure(self, pace: Pace, least: int) -> ClientRun:
+        plan = replace(self._plan.with_requests(least), pace=pace)
+        variant = next(iter(plan.workload.variants))
+        streamer = Streamer(self._target, self._address)
+        try:
+            if self.prompts == "text":
+                await self._learn_ids(streamer)
+            await self._warm_up(streamer, variant)
+            await streamer.open(min(pace.concurrency or 1, least))
+            return await self._run(streamer, variant, plan)
+        finally:
+            await streamer.close()
+
     async def _variants(self) -> dict[str, dict[str, Any]]:
         streamer = Streamer(self._target, self._address)
         try:
@@ -89,8 +108,10 @@ class RemoteBench:
         add_reported(figures, changes, max(peaks, default=None), self.probe.round_trip_s)
         return figures
 
-    async def _run(self, streamer: Streamer, variant: str) -> ClientRun:
-        plan = self._plan
+    async def _run(
+        self, streamer: Streamer, variant: str, plan: Plan | None = None
+    ) -> ClientRun:
+        plan = plan or self._plan
         self._num_runs += 1
         salt = f"{time.time_ns()}-{self._num_runs}"  # the server may remember another day's prompts
         requests = plan.workload.requests(variant, self._vocabulary, plan.seed, salt)

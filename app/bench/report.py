@@ -32,12 +32,23 @@ class EngineFacts:
 
 def figures(runs: Sequence[EngineRun], facts: EngineFacts) -> dict[str, Any]:
     """The figures of one or more runs of the same work, with pooled samples."""
+    decode = decode_bandwidth(runs, facts)
+    return request_figures(runs) | observed_figures(runs) | {
+        "weights_bytes": facts.weights_bytes,
+        "kv_cache_bytes": facts.kv_cache_bytes,
+        "decode_bytes_per_s": decode,
+        "memory_read_bytes_per_s": facts.read_bandwidth,
+        "memory_bandwidth_utilization": ratio(decode, facts.read_bandwidth),
+    }
+
+
+def observed_figures(runs: Sequence[EngineRun]) -> dict[str, Any]:
+    """Figures from the engine's steps and counters."""
     seen = [run.observed for run in runs]
     waste = [value for one in seen for value in one.waste]
-    decode = decode_bandwidth(runs, facts)
     steps = [step for one in seen for step in one.steps if step.num_threads]  # none on a GPU
     thread_s = math.fsum(step.num_threads * step.duration for step in steps)
-    return request_figures(runs) | {
+    return {
         "peak_kv_usage": max(one.peak_kv_usage for one in seen),
         "kv_waste": {
             "mean": math.fsum(waste) / len(waste) if waste else None,
@@ -57,11 +68,6 @@ def figures(runs: Sequence[EngineRun], facts: EngineFacts) -> dict[str, Any]:
             sum(one.accepted for one in seen), sum(one.drafted for one in seen)
         ),
         "mean_step_threads": ratio(thread_s, math.fsum(step.duration for step in steps)),
-        "weights_bytes": facts.weights_bytes,
-        "kv_cache_bytes": facts.kv_cache_bytes,
-        "decode_bytes_per_s": decode,
-        "memory_read_bytes_per_s": facts.read_bandwidth,
-        "memory_bandwidth_utilization": ratio(decode, facts.read_bandwidth),
     }
 
 

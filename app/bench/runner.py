@@ -7,14 +7,20 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from app.bench.load import Clock, EngineRun, Pace, run_load
 from app.bench.report import EngineFacts, figures
-from app.bench.workload import BenchRequest, Workload, special_token_ids, usable_token_ids
+from app.bench.workload import (
+    BenchRequest,
+    Workload,
+    special_token_ids,
+    stand_in_ids,
+    usable_token_ids,
+)
 from engine.errors import ConfigError
 from engine.snapshot import EngineSnapshot
 
@@ -79,6 +85,9 @@ class Plan:
     num_warmups: int = 1
     rounds: int = 1
 
+    def with_requests(self, count: int) -> Plan:
+        return replace(self, workload=replace(self.workload, num_requests=count))
+
     def warm_ups(self, variant: str, vocabulary: list[int], salt: object) -> list[BenchRequest]:
         """Short requests before the measurement."""
         requests = self.workload.requests(variant, vocabulary, self.seed, salt)
@@ -106,7 +115,8 @@ class BenchRunner:
         has_template = engine.model_info.has_chat_template
         self._plan = replace(plan, workload=plan.workload.for_model(has_template))
         self._progress = progress
-        self._vocabulary = vocabulary_of(engine)
+        # a server may not report its vocabulary
+        self._vocabulary = vocabulary_of(engine) or stand_in_ids()
         self._num_runs = 0
         self._check_fits()
         self._bandwidth = self._measure_bandwidth() if bandwidth else None
@@ -137,8 +147,16 @@ class BenchRunner:
                 facts[str(value)] = self._facts()
         return {name: figures(results, facts[name]) for name, results in runs.items()}
 
-    def _run(self, variant: str, label: str) -> EngineRun:
-        plan = self._plan
+    def measure(self, settings: Mapping[str, Any], pace: Pace, least: int, label: str) -> EngineRun:
+        """One run of a sweep, after a warm-up."""
+        if settings:
+            self._engine.reconfigure(**settings)
+        variant = next(iter(self._plan.workload.variants))
+        self._warm_up(variant)
+        return self._run(variant, label, replace(self._plan.with_requests(least), pace=pace))
+
+    def _run(self, variant: str, label: str, plan: Plan | None = None) -> EngineRun:
+        plan = plan or self._plan
         self._num_runs += 1
         requests = plan.workload.requests(variant, self._vocabulary, plan.seed, self._num_runs)
         return run_load(

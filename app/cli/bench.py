@@ -18,10 +18,11 @@ from app.cli.options import (
     add_report_options,
     check_writable,
     engine_config,
-    setting_value,
     write_report,
 )
 from app.cli.session import StatusLine, open_engine
+from app.cli.sweep import add_sweep_options, run_sweep
+from app.units import setting_value
 from engine.config import SETTINGS, EngineConfig
 from engine.errors import ConfigError
 
@@ -40,6 +41,8 @@ examples:
   inferdeck bench --model DIR --load-format dummy --input-len 128 --output-len 64 --num-requests 8
   inferdeck bench --workload mixed-lengths --request-rate 2
   inferdeck bench --workload mixed-lengths --compare kv_allocation=paged,contiguous
+  inferdeck bench --workload voice-bot --sweep concurrency=1,2,4,8 --goodput ttft:500 itl:50
+  inferdeck bench --workload query-rewrite --sweep max_num_seqs=4,8,16 --rounds 3 --output s.html
   inferdeck bench --prompts questions.csv --concurrency 4
   inferdeck bench --base-url http://host:8000 --workload query-rewrite
 
@@ -49,10 +52,12 @@ output events, all requests. TPOT: (E2E latency - TTFT) / (tokens - 1), per requ
 
 DEFAULT_COMPARE_ROUNDS = 2
 MIN_RATE, MAX_RATE = 1e-3, 1e6
+MIN_BURSTINESS, MAX_BURSTINESS = 1e-3, 1e3
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_workload_options(parser)
+    add_sweep_options(parser)
     add_options(
         parser.add_argument_group("benchmarking a running server"),
         ("--base-url URL", values.url, "Benchmark the server at this URL."),
@@ -87,6 +92,9 @@ def add_workload_options(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     add_options(
         parser,
+        ("--burstiness B", values.number(MIN_BURSTINESS, MAX_BURSTINESS), "Shape of the gamma "
+         "distribution of arrival intervals: below 1 bursts, above 1 steadier. Default: 1 "
+         "(Poisson).", 1.0),
         ("--num-warmups N", values.count, "Warm-up requests. Default: 1.", 1),
         ("--rounds N", values.positive, "Number of runs; all samples are pooled. Default: 1; "
          f"{DEFAULT_COMPARE_ROUNDS} with --compare."),
@@ -105,6 +113,10 @@ def run(args: argparse.Namespace) -> int:
         raise ConfigError("--api-key and --served-model require --base-url.", "Add --base-url URL.")
     comparison = comparison_of(args.compare)
     plan = plan_of(args)
+    if args.sweep:
+        return run_sweep(args, plan)
+    if args.goodput or args.output:
+        raise ConfigError("--goodput and --output need --sweep.", "Add --sweep concurrency=1,2,4.")
     varied = comparison[0] if comparison else ""
     config = None if is_remote else engine_config(args, varied)
     if args.output_json:
@@ -218,9 +230,11 @@ def plan_of(args: argparse.Namespace) -> Plan:
     from app.bench.runner import Plan
 
     workload = _workload(args)
-    pace = Pace(args.concurrency, args.request_rate)
-    if pace == Pace():
-        pace = Pace(workload.concurrency)
+    pace = Pace(args.concurrency, args.request_rate, args.burstiness)
+    if args.burstiness != 1.0 and args.request_rate is None and not getattr(args, "sweep", ()):
+        raise ConfigError("--burstiness needs --request-rate.", "Add --request-rate R.")
+    if pace.concurrency is None and pace.request_rate is None:
+        pace = pace._replace(concurrency=workload.concurrency)
     rounds = args.rounds or (DEFAULT_COMPARE_ROUNDS if args.compare else 1)
     return Plan(workload, pace, getattr(args, "seed", 0), args.num_warmups, rounds)
 

@@ -15,7 +15,6 @@ from app.cli.options import (
     add_report_options,
     check_writable,
     engine_config,
-    setting_value,
     write_report,
 )
 from app.cli.session import StatusLine, prepare_libraries
@@ -23,6 +22,7 @@ from app.features.quantize.texts import BUILTIN_TEXTS, builtin_text
 from app.paths import evaluations_dir
 from app.storage.report_export import report_text
 from app.storage.report_store import ReportStore
+from app.units import setting_value
 from engine.config import SETTINGS, EngineConfig
 from engine.errors import ConfigError
 from engine.evaluate import EvaluationTask, plain, read_prompts, read_text, to_json, unit_of

@@ -14,8 +14,8 @@ from typing import Any
 from app.cli import values
 from app.paths import starter_model
 from app.storage.json_file import write_whole
-from app.units import parse_bytes
-from engine.config import SETTINGS, TYPE_NAMES, EngineConfig, Setting
+from app.units import setting_value
+from engine.config import SETTINGS, EngineConfig, Setting
 from engine.errors import ConfigError
 from engine.hardware.device_map import AUTO
 from engine.hardware.devices import CPU
@@ -99,38 +99,10 @@ def _check_gpu(layers: str, device: str) -> None:
         )
 
 
-def setting_value(setting: Setting, text: str) -> Any:
-    """`text` as a value of `setting`. Raises ConfigError naming the allowed values."""
-    value = _parse(setting, text)
-    setting.check(value)
-    return value
-
-
 def _reader(setting: Setting) -> Callable[[str], Any]:
     is_path = setting.name in ("model", "speculative_model")
     return values.checked(lambda text: setting_value(setting, values.folder(text) if is_path
                                                      else text))  # fmt: skip
-
-
-_PARSERS: Mapping[type, Callable[[str], Any]] = {
-    int: values.parse_integer, float: values.parse_number, str: str
-}  # fmt: skip
-
-
-def _parse(setting: Setting, text: str) -> Any:
-    if setting.optional and text.lower() in ("none", "auto"):
-        return None
-    if setting.type is bool:
-        if text.lower() not in ("true", "false", "on", "off", "1", "0"):
-            raise ConfigError(f"{setting.name} is {text!r}.", "Use true or false.")
-        return text.lower() in ("true", "on", "1")
-    read, wanted = _PARSERS[setting.type], TYPE_NAMES[setting.type]
-    if setting.unit == "bytes":
-        read, wanted = parse_bytes, "a size such as 2GiB, 512MiB or 4096"
-    try:
-        return read(text)
-    except ValueError:
-        raise ConfigError(f"{setting.name} is {text[:60]!r}.", f"Use {wanted}.") from None
 
 
 def _metavar(setting: Setting) -> str:

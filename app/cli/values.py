@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from app.units import parse_bytes
+from app.units import parse_bytes, parse_integer, parse_number
 from engine.errors import InferdeckError
 from engine.sampling_params import MAX_BIAS
 
@@ -22,7 +22,6 @@ MAX_BYTES = 2**63 - 1
 MAX_SECONDS = 86_400
 _SHOWN = 60
 _LONGEST = 300
-_INTEGER = re.compile(r"\s*([+-]?[0-9]{1,30})\s*")
 _HOST = re.compile(r"(?=.{1,253}$)[A-Za-z0-9]([A-Za-z0-9_-]*[A-Za-z0-9])?"
                    r"(\.[A-Za-z0-9]([A-Za-z0-9_-]*[A-Za-z0-9])?)*\.?")  # fmt: skip
 
@@ -44,21 +43,6 @@ def checked(read: Reader) -> Reader:
             raise argparse.ArgumentTypeError(f"{cause} {error.remedy}".strip()) from None
 
     return reader
-
-
-def parse_integer(text: str) -> int:
-    """Of ASCII digits. Raises ValueError."""
-    match = _INTEGER.fullmatch(text)
-    if match is None:
-        raise ValueError
-    return int(match[1])
-
-
-def parse_number(text: str) -> float:
-    """As `parse_integer`; may be infinite or NaN."""
-    if "_" in text or not text.isascii():
-        raise ValueError
-    return float(text)
 
 
 def integer(minimum: int, maximum: int = MAX_INTEGER, unit: str = "") -> Reader:

@@ -20,6 +20,7 @@ class Kind(StrEnum):
     COMPARE = "compare"
     BROADCAST = "broadcast"
     CHANGE = "change"  # of a setting under load: before and after
+    BENCH = "bench"  # a sweep over loads or settings
 
     @property
     def label(self) -> str:

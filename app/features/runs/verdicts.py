@@ -50,6 +50,8 @@ def verdict(run: RunRecord) -> str:
         return _of_quantization(run)
     if run.kind is Kind.BROADCAST:
         return _of_broadcast(run)
+    if run.kind is Kind.BENCH:
+        return str(run.details.get("answer", ""))
     if run.kind is Kind.CHANGE:
         return f"{run.details.get('change', run.title)}: {run.details.get('result', '')}."
     parts = between(run.sides[0], run.sides[-1]) if len(run.sides) > 1 else _alone(run.sides[0])

@@ -15,10 +15,9 @@ from app.cli.options import (
     add_sampling_options,
     engine_config,
     sampling_params,
-    setting_value,
 )
 from app.paths import starter_model
-from app.units import parse_bytes
+from app.units import parse_bytes, setting_value
 from engine.config import SETTINGS, EngineConfig
 from engine.errors import ConfigError
 from engine.sampling_params import SamplingParams

@@ -1,0 +1,58 @@
+"""Axes of a sweep as they are typed: "concurrency=1,2,4", "max_num_seqs=4,8". No Qt."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from app.bench.sweep import LOADS, Axis
+from app.units import parse_integer, parse_number, setting_value
+from engine.config import SETTINGS
+from engine.errors import ConfigError
+
+MAX_CONCURRENCY, MAX_RATE = 4096, 1e6
+MAX_POINTS = 256
+
+
+def parse_axis(text: str) -> Axis:
+    """An axis of "name=v1,v2", or with semicolons between values that contain commas. Raises
+    ConfigError."""
+    name, _, listed = text.partition("=")
+    name = name.strip().removeprefix("--").replace("-", "_")
+    if name not in LOADS and (name not in SETTINGS or name == "model"):
+        known = ", ".join((*LOADS, *(n for n in SETTINGS if n != "model")))
+        raise ConfigError(f"Unknown setting {name!r} in {text!r}.", f"Sweep one of {known}.")
+    words = [word.strip() for word in listed.split(";" if ";" in listed else ",")]
+    values = [_value(name, word) for word in words if word]
+    if not values:
+        raise ConfigError(f"{text!r} has no values.", f"Example: {name}=1,2,4.")
+    return Axis(name, tuple(dict.fromkeys(values)))
+
+
+def parse_axes(texts: list[str]) -> tuple[Axis, ...]:
+    """Settings before loads: a setting changes as rarely as possible. Raises ConfigError."""
+    axes = [parse_axis(text) for text in texts]
+    names = [axis.name for axis in axes]
+    if len(set(names)) < len(names) or set(LOADS) <= set(names):
+        raise ConfigError(
+            f"The sweep repeats an axis: {', '.join(names)}.",
+            "Use each setting once, and either concurrency or request_rate.",
+        )
+    count = 1
+    for axis in axes:
+        count *= len(axis.values)
+    if count > MAX_POINTS:
+        raise ConfigError(f"The sweep has {count:,} points.", f"Use at most {MAX_POINTS}.")
+    return tuple(sorted(axes, key=lambda axis: axis.name in LOADS))
+
+
+def _value(name: str, word: str) -> Any:
+    if name not in LOADS:
+        return setting_value(SETTINGS[name], word)
+    most = MAX_CONCURRENCY if name == "concurrency" else MAX_RATE
+    try:
+        value = parse_integer(word) if name == "concurrency" else parse_number(word)
+    except ValueError:
+        value = 0
+    if not 0 < value <= most:
+        raise ConfigError(f"{name} is {word[:40]!r}.", f"Use a number above 0, up to {most:,g}.")
+    return value

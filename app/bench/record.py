@@ -1,0 +1,288 @@
+"""A sweep as a stored run, its table, and its exports: JSON, CSV, HTML. No Qt."""
+
+from __future__ import annotations
+
+import csv
+import html
+import io
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from app.bench.goals import Goals
+from app.bench.sweep import Point, best_under, nearest, users_under
+from app.storage.report_export import write_report
+from app.storage.run_records import Kind, Measured, RunRecord, RunSide, State
+from engine.config import SETTINGS
+from engine.evaluate.report import ReportError
+from engine.units import setting_text
+
+NO_GOALS = Goals()
+COLUMNS = (
+    ("ttft_ms", "p50", "TTFT p50", "ms"), ("ttft_ms", "p99", "TTFT p99", "ms"),
+    ("itl_ms", "p50", "ITL p50", "ms"), ("itl_ms", "p99", "ITL p99", "ms"),
+    ("e2e_ms", "p50", "E2E p50", "ms"),
+    ("output_tokens_per_s", "", "Output", "tok/s"), ("requests_per_s", "", "Requests", "req/s"),
+)  # fmt: skip
+"""Figure, statistic, title and unit. A p99 of under 100 samples is a maximum."""
+SUFFIXES = {".html": "HTML page", ".json": "JSON", ".csv": "CSV"}
+AXES = {"concurrency": "Concurrency", "request_rate": "Request rate"}
+
+
+@dataclass(frozen=True, slots=True)
+class BenchResult:
+    """A sweep with what it ran. `work`: workload and arrivals in words; `state` of the run."""
+
+    model: str
+    precision: str
+    work: str
+    points: tuple[Point, ...]
+    goals: Goals = NO_GOALS
+    state: State = State.DONE
+    created: str = field(default_factory=lambda: datetime.now(UTC).isoformat(timespec="seconds"))
+    rounds: int = 1
+
+    @property
+    def axes(self) -> list[str]:
+        return list(self.points[0].settings) if self.points else []
+
+
+def axis_title(name: str) -> str:
+    return AXES.get(name) or SETTINGS[name].label
+
+
+def setting_words(point: Point) -> str:
+    """ "Concurrency 8, Max running requests 4"."""
+    return ", ".join(f"{axis_title(n)} {setting_text(v)}" for n, v in point.settings.items())
+
+
+def figure_of(point: Point, key: str, statistic: str) -> float | None:
+    """A figure of `COLUMNS`; of a p99 without enough samples the maximum."""
+    if not point.is_measured:
+        return None
+    found = point.figures[key]
+    if not statistic:
+        return None if found is None else float(found)
+    level = found[statistic]
+    return found["max"] if level is None else level
+
+
+def answer(points: Sequence[Point], goals: Goals) -> str:
+    """Which point meets the goals, in a sentence; the nearest one where none does."""
+    if not any(point.is_measured for point in points):
+        return ""
+    if not goals.limits:
+        return "Set a goal to see which point meets it."
+    best = best_under(points, goals)
+    if best is None:
+        near = nearest(points, goals)
+        closest = f" Nearest: {setting_words(near)} ({goals.missed(near.figures)})." if near else ""
+        return f"No point meets {goals}.{closest}"
+    users = users_under(points, goals)
+    rate = best.goodput(goals)
+    parts = [f"{setting_words(best)} is the fastest that meets {goals}"]
+    parts.append(f"{best.figures['output_tokens_per_s']:,.1f} tok/s, goodput {rate:,.2f} req/s")
+    text = f"{parts[0]}: {parts[1]}."
+    return text if users is None else f"{text} Users under the goal: {users}."
+
+
+def to_run(result: BenchResult) -> RunRecord:
+    """The run of a sweep; its figures are those of the best point under the goals, else of the
+    one with the highest throughput."""
+    points = result.points
+    best = best_under(points, result.goals) or max(
+        (point for point in points if point.is_measured),
+        key=lambda point: point.figures["output_tokens_per_s"], default=None,
+    )  # fmt: skip
+    sides = () if best is None else (RunSide(setting_words(best), _figures(best)),)
+    failed = next((point.error for point in points if point.error), "")
+    state = State.FAILED if best is None and failed else result.state
+    details = {
+        "work": result.work, "answer": answer(points, result.goals), "rounds": result.rounds,
+        "goals": msgspec.to_builtins(result.goals), "points": msgspec.to_builtins(list(points)),
+    }  # fmt: skip
+    return RunRecord(
+        "", Kind.BENCH, result.model, result.precision, result.created, sides, state,
+        cause=failed if state is State.FAILED else "", name=f"{result.model}, {result.work}",
+        details=details,
+    )  # fmt: skip
+
+
+def from_run(run: RunRecord) -> BenchResult:
+    """The sweep that `to_run` stored. Raises ValueError for damaged details."""
+    details = run.details
+    try:
+        points = msgspec.convert(details["points"], tuple[Point, ...])
+        goals = msgspec.convert(details["goals"], Goals)
+    except (KeyError, TypeError) as error:
+        raise ValueError(f"not a sweep: {error!r}") from error
+    work, rounds = str(details.get("work", "")), int(details.get("rounds", 1))
+    return BenchResult(
+        run.model, run.precision, work, points, goals, run.state, run.created, rounds
+    )
+
+
+def _figures(point: Point) -> dict[str, Measured]:
+    figures = point.figures
+    found: dict[str, Measured] = {}
+    for key, of in (("ttft", "ttft_ms"), ("itl", "itl_ms")):
+        if (value := figures[of]["p50"]) is not None:
+            samples = tuple(1e-3 * sample for sample in point.samples(of, "p50"))
+            found[key] = Measured(1e-3 * value, samples)
+    if (rate := figures["total_tokens_per_s"]) is not None:
+        found["total_tokens_per_s"] = Measured(rate, tuple(point.samples("total_tokens_per_s")))
+    return found
+
+
+def as_dict(result: BenchResult) -> dict[str, Any]:
+    """As `bench --sweep --json` writes it."""
+    points = []
+    for point in result.points:
+        intervals = {
+            f"{key}.{statistic}" if statistic else key: half
+            for key, statistic, _, _ in COLUMNS
+            if (half := point.interval(key, statistic)) is not None
+        }
+        points.append({
+            "settings": point.settings, **point.figures, "goodput": point.goodput(result.goals),
+            "interval_95": intervals, "error": point.error or None, "rounds": point.rounds,
+        })  # fmt: skip
+    best = best_under(result.points, result.goals) if result.goals.limits else None
+    return {
+        "model_name": result.model, "precision": result.precision, "work": result.work,
+        "created": result.created, "state": result.state.value,
+        "goals": msgspec.to_builtins(result.goals), "best": best.settings if best else None,
+        "users_under_goal": users_under(result.points, result.goals), "points": points,
+    }  # fmt: skip
+
+
+def heads(result: BenchResult) -> list[str]:
+    titles = [f"{title} ({unit})" for _, _, title, unit in COLUMNS]
+    return [*map(axis_title, result.axes), *titles, "Goodput (req/s)"]
+
+
+def cells(point: Point, goals: Goals) -> list[str]:
+    """The row of a point: "47.1 ±1.2" with its 95 % interval."""
+    row = [setting_text(value) for value in point.settings.values()]
+    for key, statistic, _, _ in COLUMNS:
+        row.append(_cell(figure_of(point, key, statistic), point.interval(key, statistic)))
+    return [*row, _cell(point.goodput(goals), None)]
+
+
+def _cell(value: float | None, half: float | None) -> str:
+    if value is None:
+        return "–"
+    digits = 0 if value >= 1000 else 1 if value >= 10 else 2
+    return f"{value:,.{digits}f}" + ("" if half is None else f" ±{half:,.{digits}f}")
+
+
+def as_text(result: BenchResult) -> str:
+    """The table, then the answer and failures."""
+    rows = [heads(result), *(cells(point, result.goals) for point in result.points)]
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    lines = [
+        "   ".join(text.rjust(width) for text, width in zip(row, widths, strict=True))
+        for row in rows
+    ]
+    lines += [f"{setting_words(p)} failed: {p.error}" for p in result.points if p.error]
+    return "\n".join([*lines, "", answer(result.points, result.goals)]).rstrip()
+
+
+def as_csv(result: BenchResult) -> str:
+    """One line per point; plain numbers, and the half width of each 95 % interval."""
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    names = [".".join(filter(None, (key, statistic))) for key, statistic, _, _ in COLUMNS]
+    both = [name for one in names for name in (one, f"{one}.interval_95")]
+    writer.writerow([*result.axes, *both, "goodput", "error"])
+    for point in result.points:
+        row: list[Any] = list(point.settings.values())
+        for key, statistic, _, _ in COLUMNS:
+            row += [figure_of(point, key, statistic), point.interval(key, statistic)]
+        writer.writerow([*row, point.goodput(result.goals), point.error])
+    return out.getvalue()
+
+
+def as_html(result: BenchResult) -> str:
+    """One self-contained page: answer, table, a chart of throughput against latency, and the data
+    as JSON."""
+    esc = html.escape
+    rows = "".join(
+        f"<tr>{''.join(f'<td>{esc(cell)}</td>' for cell in cells(point, result.goals))}</tr>"
+        for point in result.points
+    )
+    head = "".join(f"<th>{esc(text)}</th>" for text in heads(result))
+    data = json.dumps(as_dict(result)).replace("</", "<\\/")
+    title = esc(f"{result.model}, {result.work}")
+    return (
+        f"<!doctype html><html lang=en><meta charset=utf-8><title>{title}</title><style>{_STYLE}"
+        f"</style><h1>{title}</h1><p>{esc(result.created)} · {esc(result.precision)}</p>"
+        f"<p><b>{esc(answer(result.points, result.goals))}</b></p>{_svg(result)}"
+        f"<table><tr>{head}</tr>{rows}</table>"
+        f'<script type="application/json" id="data">{data}</script></html>\n'
+    )
+
+
+_STYLE = (
+    "body{font:14px system-ui,sans-serif;margin:2em;color-scheme:light dark}"
+    "table{border-collapse:collapse;font-variant-numeric:tabular-nums}"
+    "td,th{padding:.3em .8em;text-align:right;border-bottom:1px solid #8886}"
+    "text{fill:currentColor;font-size:12px}"
+)
+_WIDTH, _HEIGHT, _MARGIN = 640, 300, 50
+
+
+def _svg(result: BenchResult) -> str:
+    """Throughput (right) against ITL p99 (up)."""
+    found = [
+        (rate, level, setting_words(point))
+        for point in result.points
+        if (rate := figure_of(point, "output_tokens_per_s", "")) is not None
+        if (level := figure_of(point, "itl_ms", "p99")) is not None
+    ]
+    if not found:
+        return ""
+    goal = result.goals.itl
+    high_x = 1.05 * max(x for x, _, _ in found)
+    high_y = 1.05 * max(*(y for _, y, _ in found), goal or 0.0, 1e-9)
+    at_x = lambda x: _MARGIN + x / high_x * (_WIDTH - 2 * _MARGIN)
+    at_y = lambda y: _HEIGHT - _MARGIN - y / high_y * (_HEIGHT - 2 * _MARGIN)
+    dots = "".join(
+        f'<circle cx="{at_x(x):.1f}" cy="{at_y(y):.1f}" r="4" fill="#0072b2"><title>'
+        f"{html.escape(words)}: {x:,.1f} tok/s, {y:,.1f} ms</title></circle>"
+        for x, y, words in found
+    )
+    line = "" if goal is None else (
+        f'<line x1="{_MARGIN}" x2="{_WIDTH - _MARGIN}" y1="{at_y(goal):.1f}" '
+        f'y2="{at_y(goal):.1f}" stroke="#d55e00" stroke-dasharray="4 3"/>'
+    )
+    bottom = _HEIGHT - _MARGIN
+    axes = f'<path d="M{_MARGIN} {_MARGIN}V{bottom}H{_WIDTH - _MARGIN}" fill="none" stroke="#888"/>'
+    return (
+        f'<svg width="{_WIDTH}" height="{_HEIGHT}" role="img">{axes}{line}{dots}'
+        f'<text x="{_WIDTH - _MARGIN}" y="{_HEIGHT - 20}" text-anchor="end">Output, up to '
+        f'{high_x:,.0f} tok/s</text><text x="{_MARGIN}" y="{_MARGIN - 12}">ITL p99, up to '
+        f"{high_y:,.0f} ms</text></svg>"
+    )
+
+
+def export(result: BenchResult, file: Path) -> None:
+    """Write `file` in the format of its extension. Raises ReportError; then an existing file is
+    unchanged."""
+    forms = {
+        ".html": as_html, ".csv": as_csv,
+        ".json": lambda result: json.dumps(as_dict(result), indent=2) + "\n",
+    }  # fmt: skip
+    form = forms.get(file.suffix.lower())
+    if form is None:
+        raise ReportError(
+            f"{file.name} must end in one of {', '.join(SUFFIXES)}.", "Change the file extension."
+        )
+    write_report(file, form(result))
+
+

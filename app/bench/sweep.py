@@ -1,0 +1,225 @@
+"""A sweep: the same workload at several loads or settings, each repeated. No Qt.
+
+    axes      max_num_seqs = 4, 8    concurrency = 1, 2, 4
+    points    (4, 1) (4, 2) (4, 4) (8, 1) (8, 2) (8, 4)
+    rounds    all points, then all again in reverse, so that drift affects them equally
+
+A point that fails is kept with its cause, and the sweep goes on; a cancelled one keeps the runs
+that have ended.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import statistics
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, Protocol
+
+from app.bench.goals import Goals, RequestLine, quantile
+from app.bench.load import EngineRun, Pace, Run
+from app.bench.report import observed_figures, request_figures
+from engine.errors import InferdeckError, describe
+
+LOADS = ("concurrency", "request_rate")
+"""Axes that are no settings."""
+TURNS = 2
+"""Requests of a run for each concurrent one, at least: else the load ends while it still rises."""
+CURVE = tuple(range(0, 101, 2))
+"""Percentiles of the stored latency curves."""
+_T_975 = (
+    12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160,
+    2.145, 2.131, 2.120, 2.110, 2.101, 2.093, 2.086, 2.080, 2.074, 2.069, 2.064, 2.060, 2.056,
+    2.052, 2.048, 2.045, 2.042,
+)  # fmt: skip
+"""Student's t, two-sided 95 %, for 1 to 30 degrees of freedom (NIST/SEMATECH e-Handbook,
+1.3.6.7.2); the last one serves for more."""
+
+
+class SweepCancelledError(Exception):
+    """The user ended the sweep."""
+
+
+class Axis(NamedTuple):
+    """`name`: one of `LOADS` or an engine setting."""
+
+    name: str
+    values: tuple[Any, ...]
+
+
+class Bench(Protocol):
+    """What runs one point: an engine or a server."""
+
+    def measure(self, settings: Mapping[str, Any], pace: Pace, least: int, label: str) -> Run:
+        """Apply settings and run the workload once, with at least so many requests."""
+
+
+@dataclass(slots=True)
+class Point:
+    """`settings`: value by axis. `rounds`: the figures of each repetition; `figures`: of all
+    together; `curves`: latencies in ms at `CURVE` by "ttft", "itl", "e2el"."""
+
+    settings: dict[str, Any]
+    rounds: list[dict[str, Any]] = field(default_factory=list)
+    figures: dict[str, Any] = field(default_factory=dict)
+    requests: list[RequestLine] = field(default_factory=list)
+    curves: dict[str, list[float]] = field(default_factory=dict)
+    error: str = ""
+
+    @property
+    def label(self) -> str:
+        return ", ".join(f"{name}={value}" for name, value in self.settings.items())
+
+    @property
+    def is_measured(self) -> bool:
+        return bool(self.figures) and self.figures["completed"] > 0
+
+    def goodput(self, goals: Goals) -> float | None:
+        """Requests per second that meet every goal; None without a goal."""
+        if not goals.limits or not self.is_measured:
+            return None
+        met = sum(goals.meets(request) for request in self.requests)
+        return met / self.figures["duration_s"] if self.figures["duration_s"] else None
+
+    def samples(self, key: str, statistic: str = "") -> list[float]:
+        """A figure of each repetition that has it."""
+        found = (one[key][statistic] if statistic else one[key] for one in self.rounds)
+        return [value for value in found if value is not None]
+
+    def interval(self, key: str, statistic: str = "") -> float | None:
+        """Half of the 95 % confidence interval of a figure's mean over the repetitions."""
+        return half_interval(self.samples(key, statistic))
+
+
+def half_interval(samples: Sequence[float]) -> float | None:
+    """Half of the 95 % confidence interval of the mean (Student's t); None for one sample."""
+    if len(samples) < 2:
+        return None
+    t = _T_975[min(len(samples) - 1, len(_T_975)) - 1]
+    return t * statistics.stdev(samples) / math.sqrt(len(samples))
+
+
+def best_under(points: Sequence[Point], goals: Goals) -> Point | None:
+    """The point with the most throughput whose percentiles meet every goal."""
+    met = [point for point in points if point.is_measured and _meets(point, goals)]
+    return max(met, key=lambda point: point.figures["output_tokens_per_s"], default=None)
+
+
+def users_under(points: Sequence[Point], goals: Goals) -> int | None:
+    """The largest concurrency whose percentiles meet every goal: "users under the goal"."""
+    found = [
+        point.settings["concurrency"]
+        for point in points
+        if "concurrency" in point.settings and point.is_measured and _meets(point, goals)
+    ]
+    return max(found, default=None)
+
+
+def nearest(points: Sequence[Point], goals: Goals) -> Point | None:
+    """The point that exceeds the goals least."""
+    known = [point for point in points if point.is_measured]
+    excess = {id(p): e for p in known if (e := goals.excess(p.figures)) is not None}
+    return min((p for p in known if id(p) in excess), key=lambda p: excess[id(p)], default=None)
+
+
+def _meets(point: Point, goals: Goals) -> bool:
+    """A request that failed met no goal."""
+    excess = goals.excess(point.figures)
+    return excess is not None and excess <= 1 and not point.figures["failed"]
+
+
+class Progress(NamedTuple):
+    """`label`: of the current point; `done`, `total`: requests; `left_s`: None at first."""
+
+    label: str
+    done: int
+    total: int
+    left_s: float | None
+
+
+@dataclass(slots=True)
+class Sweep:
+    """Runs the points of `axes` with `bench`, `rounds` times. `pace`: of axes that are settings.
+    `burstiness`: of a swept rate. `num_requests`: of the workload."""
+
+    bench: Bench
+    axes: tuple[Axis, ...]
+    pace: Pace
+    num_requests: int
+    rounds: int = 1
+    progress: Callable[[Progress], None] = lambda progress: None
+    points: list[Point] = field(init=False)
+    was_cancelled: bool = False
+    _runs: dict[int, list[Run]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        names = [axis.name for axis in self.axes]
+        values = itertools.product(*(axis.values for axis in self.axes))
+        self.points = [Point(dict(zip(names, some, strict=True))) for some in values]
+
+    def run(self) -> list[Point]:
+        """All points; those not reached have no figures."""
+        began, total = time.perf_counter(), self.rounds * sum(map(self._count, self.points))
+        done = 0
+        try:
+            for number in range(self.rounds):
+                order = self.points if number % 2 == 0 else reversed(self.points)
+                for point in order:
+                    self._tell(began, done, total, point)
+                    if not point.error:
+                        self._run_point(point, number)
+                    done += self._count(point)
+        except (SweepCancelledError, KeyboardInterrupt):
+            self.was_cancelled = True
+        return self.points
+
+    def _count(self, point: Point) -> int:
+        return max(self.num_requests, TURNS * (self._pace(point).concurrency or 0))
+
+    def _tell(self, began: float, done: int, total: int, point: Point) -> None:
+        elapsed = time.perf_counter() - began
+        left = elapsed * (total - done) / done if done else None
+        self.progress(Progress(point.label, done, total, left))
+
+    def _pace(self, point: Point) -> Pace:
+        own = {name: value for name, value in point.settings.items() if name in LOADS}
+        if "request_rate" in own:
+            return self.pace._replace(**{"concurrency": None} | own)
+        return self.pace._replace(**{"request_rate": None} | own) if own else self.pace
+
+    def _run_point(self, point: Point, number: int) -> None:
+        settings = {name: v for name, v in point.settings.items() if name not in LOADS}
+        label = f"{point.label}, run {number + 1} of {self.rounds}"
+        try:
+            run = self.bench.measure(settings, self._pace(point), self._count(point), label)
+        except (InferdeckError, OSError, ValueError) as problem:
+            error = describe(problem)
+            point.error = f"{error.cause} {error.remedy}".strip()
+            return
+        runs = self._runs.setdefault(id(point), [])
+        runs.append(run)
+        point.rounds.append(request_figures([run]))
+        began = min((request.arrival for request in run.requests), default=0.0)
+        point.requests += [RequestLine.of(request, began) for request in run.requests]
+        point.figures = request_figures(runs)
+        if engine_runs := [one for one in runs if isinstance(one, EngineRun)]:
+            point.figures |= observed_figures(engine_runs)
+        point.curves = _curves(runs)
+        if not run.requests:
+            point.error = point.figures["error"] or "No request completed."
+
+
+def _curves(runs: Sequence[Run]) -> dict[str, list[float]]:
+    requests = [request for run in runs for request in run.requests]
+    values = {
+        "ttft": [request.ttft_s for request in requests],
+        "itl": [gap for request in requests for gap in request.itl_s],
+        "e2el": [request.e2e_s for request in requests],
+    }
+    curves = {}
+    for name, found in values.items():
+        known = sorted(1e3 * value for value in found if value is not None)
+        curves[name] = [quantile(known, q / 100) for q in CURVE] if known else []
+    return curves

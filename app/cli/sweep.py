@@ -1,0 +1,113 @@
+"""`inferdeck bench --sweep`: the workload at several loads or settings."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from app.cli import values
+from app.cli.options import add_options, check_writable, engine_config, write_report
+from app.cli.session import StatusLine, open_engine
+from engine.errors import ConfigError
+from engine.units import counted, precision_name, rough_duration
+
+if TYPE_CHECKING:
+    from app.bench.runner import Plan
+    from app.bench.sweep import Bench, Progress
+
+
+def add_sweep_options(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("sweep")
+    add_options(
+        group,
+        ("--sweep NAME=V1,V2", values.name, "Measure at each value of concurrency, request_rate or "
+         "an engine setting; repeat for every combination. The result is kept as a run.", []),
+        ("--percentile P", values.integer(50, 99), "Percentile of the goals: 50, 90 or 99. "
+         "Default: 99.", 99),
+        ("--output FILE", values.path, "Write the sweep to FILE: .html, .json or .csv."),
+    )  # fmt: skip
+    group.add_argument(
+        "--goodput", nargs="+", metavar="NAME:MS", default=[], type=values.checked(values.name),
+        help="Latency goals in milliseconds: ttft, tpot, itl or e2el, as ttft:500 itl:50.",
+    )  # fmt: skip
+
+
+def run_sweep(args: argparse.Namespace, plan: Plan) -> int:
+    """Run, print and store the sweep; 1 if a point failed."""
+    from app.bench.axes import parse_axes
+    from app.bench.goals import PERCENTILES, parse_goals
+    from app.bench.record import SUFFIXES, BenchResult, as_dict, as_text, export, to_run
+    from app.bench.sweep import LOADS, Sweep
+    from app.paths import runs_dir
+    from app.storage.run_records import State
+    from app.storage.run_store import RunStore
+    from engine.hardware.machine import machine_info
+
+    axes = parse_axes(args.sweep)
+    if args.compare:
+        raise ConfigError("--compare and --sweep exclude each other.", "Omit --compare.")
+    if args.percentile not in PERCENTILES:
+        raise ConfigError(f"--percentile is {args.percentile}.", "Use 50, 90 or 99.")
+    goals = parse_goals(args.goodput, args.percentile)
+    settings = [axis.name for axis in axes if axis.name not in LOADS]
+    if args.base_url is not None and settings:
+        raise ConfigError(
+            f"{', '.join(settings)} cannot be changed on a running server.",
+            "Sweep concurrency or request_rate with --base-url.",
+        )
+    if args.output is not None and args.output.suffix.lower() not in SUFFIXES:
+        raise ConfigError(
+            f"--output {args.output.name}: unknown format.", f"Use {', '.join(SUFFIXES)}."
+        )
+    for file in filter(None, (args.output, args.output_json)):
+        check_writable(file)
+    status = StatusLine()
+    measured: dict[str, Any]
+
+    def show(progress: Progress) -> None:
+        left = "" if progress.left_s is None else f", {rough_duration(progress.left_s)} left"
+        status.show(f"{progress.label}: {progress.done} of {progress.total} requests{left}")
+
+    def measure(bench: Bench, model: str, precision: str) -> BenchResult:
+        sweep = Sweep(bench, axes, plan.pace, plan.workload.num_requests, plan.rounds, show)
+        points = sweep.run()
+        state = State.STOPPED if sweep.was_cancelled else State.DONE
+        status.clear()
+        pace = "" if {axis.name for axis in axes} & set(LOADS) else f", {plan.pace}"
+        return BenchResult(
+            model, precision, f"{plan.workload.title}{pace}", tuple(points), goals, state,
+            rounds=plan.rounds,
+        )  # fmt: skip
+
+    if args.base_url is not None:
+        from app.bench.remote import RemoteBench
+        from app.clients.target import Target
+        from app.server.options import KEY_VARIABLE
+
+        key = args.api_key if args.api_key is not None else os.environ.get(KEY_VARIABLE) or None
+        remote = RemoteBench(Target(args.base_url, key), plan, args.served_model or "")
+        result = measure(remote, remote.model, "")
+        measured = {"base_url": args.base_url}
+    else:
+        from app.bench.runner import BenchRunner
+
+        with open_engine(engine_config(args, settings[0] if settings else "")) as engine:
+            model = engine.model_info
+            runner = BenchRunner(engine, plan, bandwidth=False)
+            result = measure(runner, model.name, precision_name(model.dtype))
+            measured = {"config": engine.config.as_dict(), "model": asdict(model)}
+    report = {**measured, "machine": asdict(machine_info()), **as_dict(result)}
+    print(json.dumps(report) if args.json else as_text(result))
+    RunStore(runs_dir()).add(to_run(result))
+    if args.output is not None:
+        export(result, args.output)
+    if args.output_json:
+        write_report(args.output_json, report)
+    failed = sum(bool(point.error) for point in result.points)
+    if failed:
+        print(f"inferdeck: {counted(failed, 'point')} failed", file=sys.stderr)
+    return 1 if failed else 0
