@@ -67,7 +67,8 @@ APP_ROOMS = (
     "link",  # from the window to an engine
     "window",  # what every feature uses; it may import link, never the other way
     "features/models", "features/chat", "features/tune", "features/compare",
-    "features/quantize", "features/runs", "features/learn", "features/inspect", "features/serve",
+    "features/quantize", "features/runs", "features/bench", "features/learn", "features/inspect",
+    "features/serve",
     "features/preferences", "features/recording",
     "main", "screenshot", "cli", "__main__.py", "bundle",
 )  # fmt: skip

@@ -20,6 +20,8 @@ from typing import Any
 from PySide6.QtCore import QObject
 from PySide6.QtWidgets import QApplication
 
+from app.features.bench.engine import name_of as name_of_bench
+from app.features.bench.page import BenchPage
 from app.features.chat.controller import ChatController
 from app.features.chat.last_chat import LastChatKeeper
 from app.features.chat.page import ChatPage
@@ -104,6 +106,7 @@ class Pages:
     inspect: InspectPage
     models_place: ModelsPages
     runs: RunsPage
+    bench: BenchPage
     server: ServerPage
 
     @property
@@ -122,6 +125,10 @@ def page_list(pages: Pages) -> list[Page]:
         ),
         Page(
             "Tune", "tune", tune, tuple(tune.commands()), (tune.commands_changed,), TUNE_DOCKS
+        ),
+        Page(
+            "Bench", "chart", pages.bench, tuple(pages.bench.commands()),
+            (pages.bench.commands_changed,),
         ),
         Page("Inspect", "inspect", pages.inspect, shows=pages.inspect.show_view),
         Page("Models", "models", place, tuple(place.commands())),
@@ -214,6 +221,9 @@ class Application(QObject):
         in_use = lambda: bridge.gives_back
         queue = DownloadQueue(hub, downloads_file())
         models = ModelsPage(settings, queue, trash, hub, in_use, session, estimate)
+        runs = make_runs_page(
+            bridge, settings, session, models, trash, self.engine_settings, self._go_on
+        )
         return Pages(
             store,
             chat,
@@ -223,9 +233,8 @@ class Application(QObject):
             ),
             self.views.make_page(Tab("Recordings", "recordings", self.recordings_panel)),
             ModelsPages(models, WelcomePage(in_use, estimate)),
-            make_runs_page(
-                bridge, settings, session, models, trash, self.engine_settings, self._go_on
-            ),
+            runs,
+            BenchPage(bridge, runs.book),
             ServerPage(bridge, settings, session, self.metrics, self._clock),
         )
 
@@ -288,6 +297,7 @@ class Application(QObject):
             bridge, self.pages.tune, panel, settings, window, show_tune, session.remember_settings,
             self.pages.runs.jobs,
         )
+        self.pages.bench.wants_front.connect(lambda: window.show_widget(self.pages.bench))
         self.pages.chat_page.empty.add_offer(self.lessons.offer)
         self.pages.models_place.welcome.lessons.connect(self.lessons.start_first)
         add(*self.lessons.commands())
@@ -325,6 +335,7 @@ class Application(QObject):
         pages = self.pages
         return (
             name_of_compared(request_id)
+            or name_of_bench(request_id)
             or pages.tune.load.name_of(request_id)
             or origin_of(request_id)
             or pages.chat.title_of(request_id)
@@ -352,6 +363,7 @@ class Application(QObject):
 
     def shutdown(self) -> None:
         """Save, cancel jobs and requests, end the engine: within a few seconds."""
+        self.pages.bench.close_down(SHUTDOWN_S)
         self.pages.runs.close_down(SHUTDOWN_S)
         self.pages.server.close_down()
         self.window.close()

@@ -194,11 +194,14 @@ class RunBook(QObject):
             self._export(lambda: write_report(file, text), file)
 
     def _export(self, write: Callable[[], object], file: Path) -> None:
-        done = lambda _: self._toast.show_message(f"Exported to {file}.")
+        done = lambda _: self.tell(f"Exported to {file}.")
         self._tasks.run(write, done, self.say)
 
+    def tell(self, text: str) -> None:
+        self._toast.show_message(text)
+
     def say(self, error: ErrorInfo) -> None:
-        self._toast.show_message(f"{error.cause} {error.remedy}".strip())
+        self.tell(f"{error.cause} {error.remedy}".strip())
 
 
 def _ask(window: QWidget, name: str, suffixes: dict[str, str]) -> Path | None:

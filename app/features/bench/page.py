@@ -1,0 +1,154 @@
+"""The Bench page.
+
+    +-----------------------------------------------------------+
+    | workload, arrivals, sweep, repetitions          Run       |
+    | goals                                                     |
+    | answer: which point is the fastest under the goals        |
+    +-----------------------------+-----------------------------+
+    | a row for each point        | curves, with the goal       |
+    +-----------------------------+-----------------------------+
+    | compare with an earlier run                     Export    |
+    +-----------------------------------------------------------+
+
+Its view is built when the page is first shown.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property, partial
+from pathlib import Path
+
+from PySide6.QtCore import Signal
+from PySide6.QtGui import QShowEvent
+from PySide6.QtWidgets import QFileDialog, QWidget
+
+from app.bench.record import SUFFIXES, BenchResult, export, from_run
+from app.features.bench.controller import BenchController
+from app.features.bench.form import BenchForm
+from app.features.bench.results import ResultsView
+from app.features.runs.book import Content, RunBook, with_suffix
+from app.link.bridge import EngineBridge
+from app.link.tasks import run_task
+from app.storage.run_records import Kind, RunRecord, State
+from app.window.commands import Command
+from engine.errors import ErrorInfo
+from engine.units import rough_duration
+from widgets.controls.layouts import vbox
+
+NO_RUN = "No earlier run"
+
+
+class BenchPage(QWidget):
+    """`commands_changed`: the state of a command may have changed."""
+
+    commands_changed = Signal()
+    wants_front = Signal()
+
+    def __init__(self, bridge: EngineBridge, book: RunBook) -> None:
+        super().__init__()
+        self._bridge, self._book = bridge, book
+        self.bench = BenchController(bridge, book.keep, self)
+        self.bench.changed.connect(self._on_changed)
+        self._earlier: list[RunRecord] = []
+        self._layout = vbox(of=self)
+
+    def commands(self) -> list[Command]:
+        return [
+            Command("bench.run", "Run sweep", self._run, "Tune", section="bench",
+                    is_enabled=lambda: self._bridge.is_ready and not self.bench.is_running,
+                    keywords="benchmark batch limit ITL TTFT goodput"),
+            Command("bench.cancel", "Cancel sweep", self.bench.cancel, "Tune", section="bench",
+                    is_enabled=lambda: self.bench.is_running),
+        ]  # fmt: skip
+
+    def close_down(self, timeout_s: float) -> None:
+        self.bench.close_down(timeout_s)
+
+    # The view -----------------------------------------------------------------------------------
+
+    @cached_property
+    def form(self) -> BenchForm:
+        form = BenchForm(self._bridge, self)
+        form.run_wanted.connect(self.bench.start)
+        form.cancel_wanted.connect(self.bench.cancel)
+        form.goals_changed.connect(self.bench.set_goals)
+        self._bridge.state_changed.connect(lambda state: self._on_changed())
+        return form
+
+    @cached_property
+    def results(self) -> ResultsView:
+        results = ResultsView()
+        results.goals_moved.connect(self.form.set_goals)
+        results.export_wanted.connect(self._ask_export)
+        results.earlier.activated.connect(self._load_earlier)
+        self._book.changed.connect(self._fill_earlier)
+        return results
+
+    def showEvent(self, event: QShowEvent) -> None:
+        super().showEvent(event)
+        if not self._layout.count():
+            self._layout.addWidget(self.form)
+            self._layout.addWidget(self.results, 1)
+            self._book.reload()
+        self._on_changed()
+
+    def _run(self) -> None:
+        self.wants_front.emit()
+        self.form.press_run()
+
+    def _on_changed(self) -> None:
+        self.commands_changed.emit()
+        if not self._layout.count():
+            return
+        bench = self.bench
+        progress = bench.progress
+        text, share = "", 0.0
+        if bench.is_running and progress is not None:
+            left = "" if progress.left_s is None else f", {rough_duration(progress.left_s)} left"
+            text = f"{progress.label}: {progress.done:,} of {progress.total:,} requests{left}"
+            share = progress.done / max(progress.total, 1)
+        self.form.show_state(bench.is_running, text, share, bench.problem)
+        self.results.show_result(bench.result)
+
+    # Runs ---------------------------------------------------------------------------------------
+
+    def _fill_earlier(self) -> None:
+        self._earlier = [run for run in self._book.runs if run.kind is Kind.BENCH
+                         and run.state is not State.RUNNING]  # fmt: skip
+        titles = [f"{run.title}, {run.created[:16].replace('T', ' ')}" for run in self._earlier]
+        self.results.offer_earlier([NO_RUN, *titles])
+
+    def _load_earlier(self, row: int) -> None:
+        if not 0 < row <= len(self._earlier):
+            self.results.show_earlier(None)
+            return
+        self._book.load([self._earlier[row - 1]], self._show_earlier)
+
+    def _show_earlier(self, found: list[Content]) -> None:
+        try:
+            result = from_run(found[0].run)
+        except ValueError as error:
+            self._book.say(ErrorInfo(f"This run is damaged: {error}."))
+            return
+        if self.bench.result is None:
+            self.bench.show_result(result)
+            self.form.set_goals(result.goals)
+        self.results.show_earlier(result)
+
+    def _ask_export(self, result: BenchResult) -> None:
+        suffixes = {**SUFFIXES, ".png": "PNG image"}
+        kinds = ";;".join(f"{title} (*{suffix})" for suffix, title in suffixes.items())
+        file, kind = QFileDialog.getSaveFileName(self, "Export", "sweep.html", kinds)
+        if file:
+            self.export(result, with_suffix(Path(file), kind, suffixes))
+
+    def export(self, result: BenchResult, file: Path) -> None:
+        """PNG: table and chart as they are shown."""
+        done = lambda _: self._book.tell(f"Exported to {file}.")
+        if file.suffix.lower() == ".png":
+            picture = self.results.grab().toImage()
+            run_task(self, partial(picture.save, str(file)), done, self._book.say)
+        else:
+            run_task(self, partial(export, result, file), done, self._book.say)
+
+

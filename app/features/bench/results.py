@@ -1,0 +1,233 @@
+"""Results of a sweep: the answer, a table of points, and curves."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from PySide6.QtCore import QModelIndex, QSignalBlocker, Qt, Signal
+from PySide6.QtGui import QFont
+from PySide6.QtWidgets import QFrame, QHeaderView, QSplitter, QTableView, QWidget
+
+from app.bench.record import BenchResult, answer, axis_title, best_under, cells, figure_of, heads
+from app.bench.sweep import CURVE, Point
+from engine.units import setting_text
+from widgets.controls.combo import ElidedCombo
+from widgets.controls.layouts import STRETCH, button, dressed, hbox, label, vbox, wrapped
+from widgets.controls.tables import Index, RowTable, SmallFigures, dress_table
+from widgets.plot.curve_plot import Curve, CurvePlot
+from widgets.theme.theme import SPACE_3, theme, ui_font
+
+CHARTS = (("itl", "ITL"), ("ttft", "TTFT"), ("e2el", "E2E"))
+AGAINST, PERCENTILES, TIMELINE = "throughput", "percentiles", "timeline"
+_KEYS = {"itl": "itl_ms", "ttft": "ttft_ms", "e2el": "e2e_ms"}
+EMPTY = (
+    "A sweep measures the workload at each value and shows which one is the fastest that meets "
+    "your goals. Choose Max running requests as the sweep and an ITL goal, then press Run."
+)
+
+
+class PointTable(RowTable[tuple[Point, list[str], str]]):
+    """Rows of points: their cells, and "best", "failed" or ""."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.headings: list[str] = []
+
+    def columnCount(self, parent: Index = QModelIndex()) -> int:  # noqa: B008 - Qt's signature
+        return 0 if parent.isValid() else len(self.headings)
+
+    def headerData(
+        self, section: int, orientation: Qt.Orientation, role: int = Qt.ItemDataRole.DisplayRole
+    ) -> Any:
+        if orientation is Qt.Orientation.Horizontal and role == Qt.ItemDataRole.DisplayRole:
+            return self.headings[section]
+        return None
+
+    def data(self, index: Index, role: int = Qt.ItemDataRole.DisplayRole) -> Any:
+        row = self.row_at(index.row())
+        if row is None:
+            return None
+        point, texts, tone = row
+        if role == Qt.ItemDataRole.DisplayRole:
+            return texts[index.column()]
+        if role == Qt.ItemDataRole.TextAlignmentRole:
+            return Qt.AlignmentFlag.AlignRight | Qt.AlignmentFlag.AlignVCenter
+        if role == Qt.ItemDataRole.ForegroundRole and tone:
+            return theme().color({"best": "success", "failed": "danger"}.get(tone, "text_muted"))
+        if role == Qt.ItemDataRole.ToolTipRole:
+            return point.error or None
+        return None
+
+
+class ResultsView(QFrame):
+    """`goals_moved(Goals)`: a line was dragged; `export_wanted(BenchResult)`."""
+
+    goals_moved = Signal(object)
+    export_wanted = Signal(object)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.setProperty("panel", True)
+        self.result: BenchResult | None = None
+        self._other: BenchResult | None = None
+        self.answer = wrapped("", EMPTY)
+        self.answer.setFont(ui_font("body", QFont.Weight.DemiBold))
+        self.table, self.model = QTableView(), PointTable()
+        self.table.setModel(self.model)
+        dress_table(self.table, "Points of the sweep")
+        SmallFigures(self.table)
+        header = self.table.horizontalHeader()
+        header.setSectionResizeMode(QHeaderView.ResizeMode.ResizeToContents)
+        header.setDefaultAlignment(Qt.AlignmentFlag.AlignRight | Qt.AlignmentFlag.AlignVCenter)
+        self.table.selectionModel().selectionChanged.connect(lambda: self._draw())
+        self.kind = dressed(ElidedCombo(), "Chart")
+        for name, title in CHARTS:
+            self.kind.addItem(f"{title} at each point", name)
+        self.kind.addItem("Throughput against ITL", AGAINST)
+        self.kind.addItem("ITL percentiles", PERCENTILES)
+        self.kind.addItem("Request timeline", TIMELINE)
+        self.kind.currentIndexChanged.connect(lambda _: self._draw())
+        self.plot = CurvePlot("Curves of the sweep")
+        self.plot.goal_moved.connect(self._on_goal)
+        self.earlier = dressed(ElidedCombo(), "Compare with an earlier run")
+        self.earlier.setMinimumContentsLength(20)
+        self.export = button("Export…", lambda: self.export_wanted.emit(self.result),
+                             "HTML page, JSON, CSV or PNG")  # fmt: skip
+        right = QWidget()
+        vbox(hbox(self.kind, STRETCH), (self.plot, 1), of=right)
+        split = QSplitter(childrenCollapsible=False)
+        split.addWidget(self.table)
+        split.addWidget(right)
+        split.setStretchFactor(0, 3)
+        split.setStretchFactor(1, 2)
+        foot = hbox(label("Compare with", "muted"), self.earlier, STRETCH, self.export)
+        margins = (SPACE_3, SPACE_3, SPACE_3, SPACE_3)
+        vbox(self.answer, (split, 1), foot, of=self, margins=margins)
+        self.show_result(None)
+
+    def show_result(self, result: BenchResult | None) -> None:
+        self.result = result
+        self.export.setEnabled(result is not None)
+        self.answer.setText(answer(result.points, result.goals) if result is not None else EMPTY)
+        chosen = self.table.currentIndex().row()
+        self._fill()
+        if 0 <= chosen < self.model.rowCount():
+            self.table.selectRow(chosen)
+        self._draw()
+
+    def show_earlier(self, other: BenchResult | None) -> None:
+        self._other = other
+        self.show_result(self.result)
+
+    def offer_earlier(self, titles: Sequence[str]) -> None:
+        with QSignalBlocker(self.earlier):
+            chosen = self.earlier.currentText()
+            self.earlier.clear()
+            self.earlier.addItems(list(titles))
+            self.earlier.setCurrentIndex(max(0, self.earlier.findText(chosen)))
+
+    def _fill(self) -> None:
+        result, other = self.result, self._other
+        if result is None:
+            self.model.headings = []
+            self.model.set_rows([])
+            return
+        best = best_under(result.points, result.goals)
+        mark = lambda point: "best" if point is best else "failed" if point.error else ""
+        rows = [(p, cells(p, result.goals), mark(p)) for p in result.points]
+        headings = heads(result)
+        if other is not None and other.axes == result.axes:
+            headings = ["Run", *headings]
+            rows = [(p, ["this", *texts], tone) for p, texts, tone in rows]
+            rows += [(p, ["earlier", *cells(p, result.goals)], "muted") for p in other.points]
+        self.model.headings = headings
+        self.model.set_rows(rows)
+
+    @property
+    def chosen(self) -> Point | None:
+        """The selected point, else the first that is measured."""
+        row = self.model.row_at(self.table.currentIndex().row())
+        if row is not None and row[0].is_measured:
+            return row[0]
+        points = self.result.points if self.result is not None else ()
+        return next((point for point in points if point.is_measured), None)
+
+    # Curves -------------------------------------------------------------------------------------
+
+    def _draw(self) -> None:
+        result, kind = self.result, self.kind.currentData()
+        if result is None:
+            self.plot.show_curves((), ("", ""))
+        elif kind == PERCENTILES:
+            self._draw_percentiles(result)
+        elif kind == TIMELINE:
+            self._draw_timeline()
+        elif kind == AGAINST:
+            self._draw_against(result)
+        else:
+            self._draw_points(result, kind)
+
+    def _draw_points(self, result: BenchResult, kind: str) -> None:
+        places = [", ".join(setting_text(v) for v in p.settings.values()) for p in result.points]
+        curves = [
+            Curve(name, name, _levels(result.points, places, _KEYS[kind], name))
+            for name in ("p50", "p99")
+        ]
+        if self._other is not None:
+            found = _levels(self._other.points, places, _KEYS[kind], "p99")
+            curves.append(Curve("p99, earlier", "other", found))
+        title = " × ".join(map(axis_title, result.axes))
+        self.plot.show_curves(curves, (title, "ms"), places, getattr(result.goals, kind))
+
+    def _draw_against(self, result: BenchResult) -> None:
+        curves = []
+        for title, color, some in (("p99", "p99", result), ("p99, earlier", "other", self._other)):
+            found = [
+                (rate, level, None)
+                for point in (some.points if some is not None else ())
+                if (rate := figure_of(point, "output_tokens_per_s", "")) is not None
+                if (level := figure_of(point, "itl_ms", "p99")) is not None
+            ]
+            curves.append(Curve(title, color, tuple(sorted(found))))
+        axes = ("Output (tok/s)", "ITL (ms)")
+        self.plot.show_curves(curves, axes, goal=result.goals.itl)
+
+    def _draw_percentiles(self, result: BenchResult) -> None:
+        point = self.chosen
+        curve = point.curves.get("itl", []) if point is not None else []
+        found = tuple((float(q), y, None) for q, y in zip(CURVE, curve, strict=False))
+        name = setting_text(next(iter(point.settings.values()))) if point is not None else ""
+        curves = [Curve(f"ITL at {name}", "p99", found)]
+        self.plot.show_curves(curves, ("Percentile", "ms"), goal=result.goals.itl)
+
+    def _draw_timeline(self) -> None:
+        """When each request began, and after how long its first token and its end came."""
+        point = self.chosen
+        lines = point.requests if point is not None else []
+        curves = [
+            Curve("first token", "prefill",
+                  tuple(sorted((r.start / 1e3, r.ttft, None) for r in lines)), is_line=False),
+            Curve("end", "decode",
+                  tuple(sorted((r.start / 1e3, r.e2el, None) for r in lines)), is_line=False),
+        ]  # fmt: skip
+        self.plot.show_curves(curves, ("Arrival (s)", "ms after arrival"))
+
+    def _on_goal(self, value: float) -> None:
+        kind = self.kind.currentData()
+        name = kind if kind in _KEYS else "itl"
+        if self.result is not None:
+            self.goals_moved.emit(replace(self.result.goals, **{name: value}))
+
+
+def _levels(
+    points: Sequence[Point], places: Sequence[str], key: str, name: str
+) -> tuple[tuple[float, float, float | None], ...]:
+    found = []
+    for point in points:
+        place = ", ".join(setting_text(v) for v in point.settings.values())
+        level = figure_of(point, key, name)
+        if level is not None and place in places:
+            found.append((float(places.index(place)), level, point.interval(key, name)))
+    return tuple(sorted(found))

@@ -1,0 +1,184 @@
+"""The Bench page over a scripted engine: sweeps, cancel, settings back, bad input."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from PySide6.QtCore import QEvent, QPointF, Qt
+from PySide6.QtGui import QMouseEvent
+from pytestqt.qtbot import QtBot
+
+from app.features.bench.page import BenchPage
+from app.main.application import Application
+from app.storage.run_records import Kind, State
+from tests.app.fakes import Script
+from tests.app.window_fixtures import application, open_model, script
+
+__all__ = ["application", "script"]
+OPENS = "/models/tiny"
+
+
+@pytest.fixture
+def page(qtbot: QtBot, application: Application) -> BenchPage:
+    made = application.pages.bench
+    application.window.show_widget(made)
+    qtbot.waitUntil(made.isVisible)
+    made.form.requests.setValue(4)
+    made.form.rounds.setValue(1)
+    made.form.warmups.setValue(0)
+    return made
+
+
+def sweep(page: BenchPage, name: str, values: str) -> None:
+    box, line = page.form.axes[0]
+    box.setCurrentIndex(box.findData(name))
+    line.setText(values)
+    page.form.press_run()
+
+
+def wait_end(qtbot: QtBot, page: BenchPage) -> None:
+    qtbot.waitUntil(lambda: not page.bench.is_running, timeout=20_000)
+
+
+def test_a_sweep_fills_the_table_and_is_kept(qtbot: QtBot, page: BenchPage) -> None:
+    sweep(page, "concurrency", "1, 2")
+    wait_end(qtbot, page)
+    result = page.bench.result
+    assert result is not None and page.bench.problem is None
+    assert [point.figures["completed"] for point in result.points] == [4, 4]
+    assert all(not point.error for point in result.points)
+    assert page.results.model.rowCount() == 2
+    kept = [run for run in page._book.runs if run.kind is Kind.BENCH]
+    assert [run.state for run in kept] == [State.DONE]
+
+
+def test_settings_go_back_and_the_goal_picks_a_point(
+    qtbot: QtBot, page: BenchPage, application: Application
+) -> None:
+    config = application.bridge.config
+    assert config is not None
+    before = config.max_num_seqs
+    page.form.limits["itl"].setValue(100_000)
+    sweep(page, "max_num_seqs", "2, 3")
+    wait_end(qtbot, page)
+    result = page.bench.result
+    assert result is not None and all(point.is_measured for point in result.points)
+    assert result.goals.itl == 100_000 and result.points[0].goodput(result.goals)
+    qtbot.waitUntil(
+        lambda: application.bridge.config is not None
+        and application.bridge.config.max_num_seqs == before
+    )
+
+
+def test_cancel_keeps_what_is_done_and_puts_settings_back(
+    qtbot: QtBot, page: BenchPage, application: Application, script: Script
+) -> None:
+    config = application.bridge.config
+    assert config is not None
+    before = config.max_num_seqs
+    sweep(page, "max_num_seqs", "2, 3, 4, 5, 6, 7")
+    qtbot.waitUntil(
+        lambda: page.bench.result is not None and page.bench.result.points[0].is_measured,
+        timeout=20_000,
+    )
+    page.bench.cancel()
+    wait_end(qtbot, page)
+    result = page.bench.result
+    assert result is not None and result.state is State.STOPPED
+    measured = [point.is_measured for point in result.points]
+    assert measured[0] and not measured[-1]
+    qtbot.waitUntil(
+        lambda: application.bridge.config is not None
+        and application.bridge.config.max_num_seqs == before
+    )
+
+
+def test_closing_the_window_keeps_what_is_done(
+    qtbot: QtBot, page: BenchPage, application: Application
+) -> None:
+    config = application.bridge.config
+    assert config is not None
+    before = config.max_num_seqs
+    sweep(page, "max_num_seqs", "2, 3, 4, 5, 6, 7")
+    qtbot.waitUntil(
+        lambda: page.bench.result is not None and page.bench.result.points[0].is_measured,
+        timeout=20_000,
+    )
+    page.close_down(5.0)
+    assert not page.bench.is_running
+    kept = [run for run in page._book.runs if run.kind is Kind.BENCH]
+    assert [run.state for run in kept] == [State.STOPPED]
+    qtbot.waitUntil(
+        lambda: application.bridge.config is not None
+        and application.bridge.config.max_num_seqs == before
+    )
+
+
+def test_an_engine_that_goes_away_ends_the_sweep(
+    qtbot: QtBot, page: BenchPage, application: Application
+) -> None:
+    sweep(page, "concurrency", "1, 2, 4, 8, 16, 32")
+    application.bridge.unload()
+    wait_end(qtbot, page)
+    assert page.bench.problem is not None
+    open_model(qtbot, application)  # and the next one works
+    sweep(page, "concurrency", "1")
+    wait_end(qtbot, page)
+    assert page.bench.problem is None
+
+
+def test_bad_values_and_files_are_errors_in_the_form(page: BenchPage, tmp_path: Path) -> None:
+    sweep(page, "concurrency", "1, many")
+    assert not page.form.error.isHidden() and not page.bench.is_running
+    file = tmp_path / "prompts.jsonl"
+    file.write_text("{no json\n", encoding="utf-8")
+    before = page.form.workload.count()
+    page.form.open_file(file)
+    assert not page.form.error.isHidden() and page.form.workload.count() == before
+
+
+def test_dragging_the_line_moves_the_goal(qtbot: QtBot, page: BenchPage) -> None:
+    sweep(page, "concurrency", "1, 2")
+    wait_end(qtbot, page)
+    page.form.limits["itl"].setValue(1.0)
+    plot = page.results.plot
+    assert plot.goal == 1.0
+    target = 0.5 * plot.y_range.high
+    wanted = plot.plot_rect.center().y()
+    start = QPointF(plot.plot_rect.center().x(), plot.to_y(1.0))
+    for kind, at in (
+        (QEvent.Type.MouseButtonPress, start),
+        (QEvent.Type.MouseMove, QPointF(start.x(), wanted)),
+        (QEvent.Type.MouseButtonRelease, QPointF(start.x(), wanted)),
+    ):
+        button = Qt.MouseButton.LeftButton
+        event = QMouseEvent(kind, at, plot.mapToGlobal(at), button, button,
+                            Qt.KeyboardModifier.NoModifier)  # fmt: skip
+        plot.event(event)
+    assert page.form.limits["itl"].value() == pytest.approx(target, rel=0.05, abs=0.06)
+    assert page.bench.goals.itl == page.form.limits["itl"].value()
+
+
+def test_an_earlier_run_is_beside_the_new_one(qtbot: QtBot, page: BenchPage) -> None:
+    for _ in range(2):
+        sweep(page, "concurrency", "1, 2")
+        wait_end(qtbot, page)
+    qtbot.waitUntil(lambda: page.results.earlier.count() == 3)
+    page._load_earlier(1)
+    qtbot.waitUntil(lambda: page.results.model.rowCount() == 4)
+
+
+def test_exports(qtbot: QtBot, page: BenchPage, tmp_path: Path) -> None:
+    sweep(page, "concurrency", "1")
+    wait_end(qtbot, page)
+    assert page.bench.result is not None
+    for suffix in (".json", ".csv", ".html", ".png"):
+        page.export(page.bench.result, tmp_path / f"sweep{suffix}")
+    files = [tmp_path / f"sweep{suffix}" for suffix in (".json", ".csv", ".html", ".png")]
+    qtbot.waitUntil(lambda: all(file.exists() and file.stat().st_size > 100 for file in files))
+
+
+def test_the_view_is_built_when_the_page_is_first_shown(application: Application) -> None:
+    page = application.pages.bench
+    assert "form" not in page.__dict__ and "results" not in page.__dict__
