@@ -213,7 +213,7 @@ class Sweep:
 
 def _curves(runs: Sequence[Run]) -> dict[str, list[float]]:
     requests = [request for run in runs for request in run.requests]
-    values = {
+    values: dict[str, list[float | None]] = {
         "ttft": [request.ttft_s for request in requests],
         "itl": [gap for request in requests for gap in request.itl_s],
         "e2el": [request.e2e_s for request in requests],

@@ -23,6 +23,7 @@ from widgets.theme.theme import SPACE_1, SPACE_2, SPACE_3, theme
 _GRAB = 6  # pixels from the goal
 _DOT = 3.5
 _TICKS = 30
+_MOST_INTERVAL = 1.4
 _STEP = 0.02  # of the goal, by a key
 
 
@@ -86,7 +87,9 @@ class CurvePlot(PaintedPlot):
 
     @property
     def y_range(self) -> Range:
-        tops = [y + (half or 0.0) for curve in self.curves for _, y, half in curve.points]
+        """Intervals that are much wider than their values are cut."""
+        tops = [min(y + (half or 0.0), _MOST_INTERVAL * y)
+                for curve in self.curves for _, y, half in curve.points]  # fmt: skip
         return range_for(0.0, max([*tops, self.goal or 0.0]), None, from_zero=True)
 
     @property
@@ -201,7 +204,7 @@ class CurvePlot(PaintedPlot):
 
     def _paint_legend(self, painter: QPainter) -> None:
         metrics, table = self.pen.metrics, theme()
-        right = self.width() - SPACE_3
+        right = float(self.width() - SPACE_3)
         for curve in reversed(self.curves):
             right -= metrics.horizontalAdvance(curve.label)
             painter.setPen(table.color("text"))
@@ -219,7 +222,8 @@ class CurvePlot(PaintedPlot):
             painter.drawPolyline(places)
         for place, (_, y, half) in zip(places, curve.points, strict=True):
             if half:
-                low, high = self.to_y(max(y - half, 0.0)), self.to_y(y + half)
+                top = min(y + half, self.y_range.high)
+                low, high = self.to_y(max(y - half, 0.0)), self.to_y(top)
                 painter.drawLine(QPointF(place.x(), low), QPointF(place.x(), high))
             if len(places) <= 30:
                 painter.drawEllipse(place, _DOT, _DOT)

@@ -109,8 +109,8 @@ class BenchForm(QFrame):
             self.axes.append((box, line))
             self._suggest(place)
         self.rounds = dressed(
-            QSpinBox(minimum=1, maximum=30, value=2), "Repetitions",
-            "Runs of each point; two or more give a 95 % interval",
+            QSpinBox(minimum=1, maximum=30, value=3), "Repetitions",
+            "Runs of each point; several give a 95 % interval",
         )  # fmt: skip
         self.warmups = dressed(QSpinBox(maximum=100, value=1), "Warm-up requests")
         self.requests = dressed(

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from PySide6.QtCore import QModelIndex, QSignalBlocker, Qt, Signal
-from PySide6.QtGui import QFont
+from PySide6.QtGui import QFont, QResizeEvent
 from PySide6.QtWidgets import QFrame, QHeaderView, QSplitter, QTableView, QWidget
 
 from app.bench.record import BenchResult, answer, axis_title, best_under, cells, figure_of, heads
@@ -17,10 +17,12 @@ from widgets.controls.combo import ElidedCombo
 from widgets.controls.layouts import STRETCH, button, dressed, hbox, label, vbox, wrapped
 from widgets.controls.tables import Index, RowTable, SmallFigures, dress_table
 from widgets.plot.curve_plot import Curve, CurvePlot
+from widgets.theme.fonts import scaled
 from widgets.theme.theme import SPACE_3, theme, ui_font
 
 CHARTS = (("itl", "ITL"), ("ttft", "TTFT"), ("e2el", "E2E"))
 AGAINST, PERCENTILES, TIMELINE = "throughput", "percentiles", "timeline"
+LEAST_STACKED = 420
 _KEYS = {"itl": "itl_ms", "ttft": "ttft_ms", "e2el": "e2e_ms"}
 EMPTY = (
     "A sweep measures the workload at each value and shows which one is the fastest that meets "
@@ -97,15 +99,22 @@ class ResultsView(QFrame):
                              "HTML page, JSON, CSV or PNG")  # fmt: skip
         right = QWidget()
         vbox(hbox(self.kind, STRETCH), (self.plot, 1), of=right)
-        split = QSplitter(childrenCollapsible=False)
+        split = self._split = QSplitter(Qt.Orientation.Vertical, childrenCollapsible=False)
         split.addWidget(self.table)
         split.addWidget(right)
-        split.setStretchFactor(0, 3)
-        split.setStretchFactor(1, 2)
+        split.setStretchFactor(0, 2)
+        split.setStretchFactor(1, 3)
         foot = hbox(label("Compare with", "muted"), self.earlier, STRETCH, self.export)
         margins = (SPACE_3, SPACE_3, SPACE_3, SPACE_3)
         vbox(self.answer, (split, 1), foot, of=self, margins=margins)
         self.show_result(None)
+
+    def resizeEvent(self, event: QResizeEvent) -> None:
+        """The table above the chart, for all its columns; beside it in a low window."""
+        super().resizeEvent(event)
+        sides = Qt.Orientation
+        is_low = self.height() < scaled(LEAST_STACKED)
+        self._split.setOrientation(sides.Horizontal if is_low else sides.Vertical)
 
     def show_result(self, result: BenchResult | None) -> None:
         self.result = result
