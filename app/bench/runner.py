@@ -10,9 +10,9 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
-from app.bench.load import Clock, EngineRun, Pace, run_load
+from app.bench.load import Clock, Engine, EngineRun, Pace, run_load
 from app.bench.report import EngineFacts, figures
 from app.bench.workload import (
     BenchRequest,
@@ -25,7 +25,20 @@ from engine.errors import ConfigError
 from engine.snapshot import EngineSnapshot
 
 if TYPE_CHECKING:
-    from app.bench.load import Engine
+    from engine.config import EngineConfig
+    from engine.snapshot import MemoryPlan, ModelInfo
+
+
+class SettableEngine(Engine, Protocol):
+    """An engine whose settings a run may change."""
+
+    @property
+    def model_info(self) -> ModelInfo: ...
+    @property
+    def config(self) -> EngineConfig: ...
+    @property
+    def plan(self) -> MemoryPlan: ...
+    def reconfigure(self, **changes: Any) -> object: ...
 
 
 SUM_BYTES = 2**30
@@ -104,7 +117,7 @@ class BenchRunner:
 
     def __init__(
         self,
-        engine: Engine,
+        engine: SettableEngine,
         plan: Plan,
         progress: Progress = lambda stage, done, total: None,
         bandwidth: bool = True,

@@ -12,10 +12,10 @@ import dataclasses
 import itertools
 import queue
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from PySide6.QtCore import QObject, Signal
+from PySide6.QtCore import QObject, Signal, SignalInstance
 
 from app.bench.sweep import SweepCancelledError
 from app.bench.workload import text_of
@@ -55,7 +55,7 @@ class WindowEngine(QObject):
         self._lock = threading.Condition()
         self._latest: EngineSnapshot | None = None
         self._steps: list[StepRecord] = []
-        self._pairs = (
+        self._pairs: tuple[tuple[SignalInstance, Callable[[Any], None]], ...] = (
             (bridge.outputs, self._on_outputs), (bridge.request_failed, self._on_failed),
             (bridge.reconfigured, self._on_reconfigured), (bridge.snapshot, self._on_snapshot),
             (bridge.reconfigure_failed, self._on_not_reconfigured),

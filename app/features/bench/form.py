@@ -146,7 +146,7 @@ class BenchForm(QFrame):
             SPACE_2, label("Repetitions", "muted"), self.rounds, label("Warm-up", "muted"),
             self.warmups,
         )  # fmt: skip
-        goals = [label("Goals", "muted")]
+        goals: list[QWidget] = [label("Goals", "muted")]
         for name, title in LIMITS:
             goals += [label(f"{title} ≤"), self.limits[name]]
         last = hbox(*goals, label("at", "muted"), self.percentile, SPACE_4, self.bar,

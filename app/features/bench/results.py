@@ -227,7 +227,8 @@ class ResultsView(QFrame):
         kind = self.kind.currentData()
         name = kind if kind in _KEYS else "itl"
         if self.result is not None:
-            self.goals_moved.emit(replace(self.result.goals, **{name: value}))
+            change: dict[str, Any] = {name: value}
+            self.goals_moved.emit(replace(self.result.goals, **change))
 
 
 def _levels(
