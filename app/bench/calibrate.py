@@ -22,7 +22,7 @@ from engine.simulate.engine import Encode, as_it_is
 from engine.simulate.step_time import Measured, measured
 
 if TYPE_CHECKING:
-    from app.bench.load import Engine
+    from app.bench.runner import SettableEngine
 
 LEAST_S = 4.0
 MOST_ROUNDS = 3
@@ -49,7 +49,7 @@ class Calibration:
 
 
 def calibrate(
-    engine: Engine,
+    engine: SettableEngine,
     plan: Plan,
     changes: Sequence[Mapping[str, Any]] = (),
     encode: Encode = as_it_is,
@@ -142,7 +142,7 @@ def batch_sizes(most: int) -> list[int]:
 
 
 @contextmanager
-def _restored(engine: Engine, config: EngineConfig) -> Iterator[None]:
+def _restored(engine: SettableEngine, config: EngineConfig) -> Iterator[None]:
     names = (
         "block_size", "enable_prefix_caching", "batching", "enable_chunked_prefill",
         "max_num_seqs", "max_num_batched_tokens",

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from engine.errors import ConfigError
 from engine.snapshot import RequestTimes
+from engine.units import duration_text
 
 PERCENTILES = (50, 90, 99)
 NAMES = {"ttft": "TTFT", "tpot": "TPOT", "itl": "ITL", "e2el": "E2E"}
@@ -89,18 +90,19 @@ class Goals:
 
     def missed(self, figures: Mapping[str, Any]) -> str:
         """The goal that is exceeded most: "ITL p99 61 ms"; "" without one."""
-        levels = {
-            name: level_at(figures[_FIGURES[name]], self.percentile) for name in self.limits
-        }
-        known = {name: level / self.limits[name] for name, level in levels.items() if level}
-        if not known:
+        found = [
+            (level / limit, name, level)
+            for name, limit in self.limits.items()
+            if (level := level_at(figures[_FIGURES[name]], self.percentile))
+        ]
+        if not found:
             return ""
-        name = max(known, key=known.__getitem__)
-        return f"{NAMES[name]} p{self.percentile} {levels[name]:,.0f} ms"
+        _, name, level = max(found)
+        return f"{NAMES[name]} p{self.percentile} {duration_text(level / 1000)}"
 
     def __str__(self) -> str:
         return ", ".join(
-            f"{NAMES[name]} p{self.percentile} ≤ {limit:g} ms"
+            f"{NAMES[name]} p{self.percentile} ≤ {duration_text(limit / 1000)}"
             for name, limit in self.limits.items()
         )
 

@@ -20,7 +20,7 @@ from app.storage.report_export import write_report
 from app.storage.run_records import Kind, Measured, RunRecord, RunSide, State
 from engine.config import SETTINGS
 from engine.evaluate.report import ReportError
-from engine.units import setting_text
+from engine.units import duration_text, rate_text, setting_text
 
 NO_GOALS = Goals()
 COLUMNS = (
@@ -86,7 +86,8 @@ def answer(points: Sequence[Point], goals: Goals) -> str:
     users = users_under(points, goals)
     rate = best.goodput(goals)
     parts = [f"{setting_words(best)} is the fastest that meets {goals}"]
-    parts.append(f"{best.figures['output_tokens_per_s']:,.1f} tok/s, goodput {rate:,.2f} req/s")
+    speed = rate_text(best.figures["output_tokens_per_s"])
+    parts.append(f"{speed}, goodput {rate_text(rate, 'req/s')}")
     text = f"{parts[0]}: {parts[1]}."
     return text if users is None else f"{text} Users under the goal: {users}."
 
@@ -254,7 +255,7 @@ def _svg(result: BenchResult) -> str:
     at_y = lambda y: _HEIGHT - _MARGIN - y / high_y * (_HEIGHT - 2 * _MARGIN)
     dots = "".join(
         f'<circle cx="{at_x(x):.1f}" cy="{at_y(y):.1f}" r="4" fill="#0072b2"><title>'
-        f"{html.escape(words)}: {x:,.1f} tok/s, {y:,.1f} ms</title></circle>"
+        f"{html.escape(words)}: {rate_text(x)}, {duration_text(y / 1000)}</title></circle>"
         for x, y, words in found
     )
     line = "" if goal is None else (
@@ -266,8 +267,8 @@ def _svg(result: BenchResult) -> str:
     return (
         f'<svg width="{_WIDTH}" height="{_HEIGHT}" role="img">{axes}{line}{dots}'
         f'<text x="{_WIDTH - _MARGIN}" y="{_HEIGHT - 20}" text-anchor="end">Output, up to '
-        f'{high_x:,.0f} tok/s</text><text x="{_MARGIN}" y="{_MARGIN - 12}">ITL p99, up to '
-        f"{high_y:,.0f} ms</text></svg>"
+        f'{rate_text(high_x)}</text><text x="{_MARGIN}" y="{_MARGIN - 12}">ITL p99, up to '
+        f"{duration_text(high_y / 1000)}</text></svg>"
     )
 
 

@@ -78,7 +78,7 @@ def engine_facts(snapshot: EngineSnapshot, bandwidth: float | None) -> EngineFac
     )
 
 
-def vocabulary_of(engine: Engine) -> list[int]:
+def vocabulary_of(engine: SettableEngine) -> list[int]:
     """Token ids for random prompts."""
     special = special_token_ids(Path(engine.config.model))
     return usable_token_ids(engine.model_info.vocab_size, special)

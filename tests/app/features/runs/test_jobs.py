@@ -375,7 +375,7 @@ def test_every_control_has_a_name_and_the_keyboard_reaches_it(
                 or control.focusPolicy() != Qt.FocusPolicy.NoFocus
                 or (isinstance(control, QAbstractButton))
             ), control
-    assert application.window.commands.action("page.runs").shortcut().toString() == "Ctrl+5"
+    assert application.window.commands.action("page.runs").shortcut().toString() == "Ctrl+6"
     application.window.show_page(0)
     application.window.commands.run("quantize.reports")
     assert page.table.isVisible()
