@@ -30,6 +30,13 @@ PARAMS = [
 ]  # fmt: skip
 
 
+def draft_settings(folder: Path, **changes: Any) -> dict[str, Any]:
+    return {
+        "speculative_method": "draft_model", "speculative_model": str(folder),
+        "speculative_adaptive": False, **changes,
+    }  # fmt: skip
+
+
 def eagle(folder: Path, **changes: Any) -> dict[str, Any]:
     """Settings that draft with the EAGLE-3 head in `folder`, as many tokens as are asked for."""
     return {

@@ -17,8 +17,7 @@ from engine.errors import OutOfMemoryError
 from engine.host import kv_cache as cache_building
 from engine.runner.cuda_graphs import DRAFT_ROWS, DecodeGraphs, sizes_for
 from tests.engine.recorded_graphs import Recording
-from tests.engine.speculation.runs import eagle, results
-from tests.engine.speculation.test_exactness import draft_settings
+from tests.engine.speculation.runs import draft_settings, eagle, results
 from tests.figures import numbers
 from tests.tiers import tiered
 
