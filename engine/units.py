@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import re
 import time
+from collections.abc import Sequence
 from datetime import date, datetime, timedelta
 from functools import lru_cache
 
@@ -99,6 +100,36 @@ def points_text(points: float, decimals: int = 2) -> str:
 def factor_text(factor: float | None) -> str:
     """ "1.42×", "0.98×", "50×"."""
     return _with_unit(number(factor, 2 if (factor or 0) < 9.995 else 0), TIMES, gap="")
+
+
+# Latencies ---------------------------------------------------------------------------------
+
+LONG_MS = 1_000
+"""Latencies from here on are in seconds; others beside them too, from a tenth of this on."""
+
+
+def latency_texts(values: Sequence[float | None]) -> tuple[list[str], str]:
+    """Latencies in ms that are shown together, and their unit: (["84", "151"], "ms"),
+    (["0.440", "1.93"], "s"), (["3.0 ms", "1.93"], "s")."""
+    if max((ms or 0.0 for ms in values), default=0.0) < LONG_MS:
+        return [figure(ms) for ms in values], "ms"
+    return [_in_seconds(ms) for ms in values], "s"
+
+
+def _in_seconds(ms: float | None) -> str:
+    """ "1.93" of 1,930; "3.0 ms" of 3, which has no digits in seconds."""
+    if ms is not None and ms < LONG_MS / 10:
+        return f"{figure(ms)} ms"
+    return figure(None if ms is None else ms / 1e3, 3)
+
+
+def from_to(before: float | None, after: float | None, unit: str) -> str:
+    """ "84 → 151 ms", "0.440 → 1.93 s", "82 → 55 tok/s"."""
+    if unit == "ms":
+        (old, new), unit = latency_texts((before, after))
+    else:
+        old, new = figure(before), figure(after)
+    return f"{old} → {new} {unit}"
 
 
 # Durations and times ------------------------------------------------------------------------

@@ -147,3 +147,17 @@ def test_a_wrapped_line_never_parts_a_number_from_its_unit(value: float) -> None
 @pytest.mark.parametrize("text", ["16 → 3", "4 bits", "in 3 steps", "2 Mine", "7 sides", "B 1 a"])
 def test_other_words_may_part(text: str) -> None:
     assert u.unbroken(text) == text
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "unit", "text"),
+    [
+        (63.0, 151.0, "ms", "63 → 151 ms"), (63.0, 1600.0, "ms", "63 ms → 1.60 s"),
+        (1600.0, 440.0, "ms", "1.60 → 0.440 s"), (None, 3.0, "ms", f"{u.NOTHING} → 3.0 ms"),
+        (82.0, 55.0, "tok/s", "82 → 55 tok/s"), (1200.0, 900.0, "tok/s", "1,200 → 900 tok/s"),
+    ],
+)  # fmt: skip
+def test_two_values_share_a_unit_where_both_have_digits_in_it(
+    before: float | None, after: float, unit: str, text: str
+) -> None:
+    assert u.from_to(before, after, unit) == text

@@ -20,6 +20,7 @@ from engine.units import (
     duration_text,
     figure,
     kv_precision_text,
+    latency_texts,
     number,
     precision_name,
     weights_text,
@@ -110,8 +111,6 @@ class Value(NamedTuple):
 
 
 EMPTY = Value(NOTHING, is_firm=False)
-LONG_MS = 1_000
-"""Latencies from here on are in seconds; the other of a pair too, from a tenth of this on."""
 
 
 def header_values(store: MetricStore, now: float) -> dict[str, Value]:
@@ -168,21 +167,13 @@ def _latency(shown: Shown, now: float, *, with_p99: bool) -> Value:
     if shown.p50 is None:
         return EMPTY
     known = [shown.p50, shown.p99] if with_p99 else [shown.p50]
-    is_long = max(ms or 0.0 for ms in known) >= LONG_MS
-    words = [_in_seconds(ms) if is_long else latency_text(ms) for ms in known]
+    words, unit = latency_texts(known)
     age = age_text(shown.newest, now)
     return Value(
         " / ".join(words), not (shown.is_few or shown.is_busy_machine or age),
         more="\n".join(filter(None, (reservations(shown), age))),
-        few=f" (n={shown.num_samples})" if shown.is_few else "", unit="s" if is_long else "",
+        few=f" (n={shown.num_samples})" if shown.is_few else "", unit="" if unit == "ms" else unit,
     )  # fmt: skip
-
-
-def _in_seconds(ms: float | None) -> str:
-    """ "1.93" of 1,930; "3 ms" of 3, which has no digits in seconds."""
-    if ms is not None and ms < LONG_MS / 10:
-        return f"{latency_text(ms)} ms"
-    return figure(ms and ms / 1e3, 3)
 
 
 def reservations(figures: Figures) -> str:

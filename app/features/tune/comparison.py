@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from engine.snapshot.metrics import METRICS, Metric
-from engine.units import change_text, duration_text, figure, number, points_text
+from engine.units import change_text, duration_text, figure, from_to, number, points_text
 from widgets.live.metric_store import MetricStore
 from widgets.live.statistics import Figures
 from widgets.plot.series import Mark, MarkKind
@@ -125,22 +125,11 @@ def tone(metric: Metric, share: float | None, is_claimed: bool) -> str:
 def in_brief(rows: Sequence[Row]) -> str:
     """The medians in one line: "TTFT 84 → 151 ms (+80 %) · ..."."""
     return " · ".join(
-        f"{row.metric.title} {_medians(row)} ({_changed(row, row.a.p50, row.b.p50)})"
+        f"{row.metric.title} {from_to(row.a.p50, row.b.p50, row.metric.unit)} "
+        f"({_changed(row, row.a.p50, row.b.p50)})"
         for row in rows
         if row.a.p50 is not None or row.b.p50 is not None
     )
-
-
-def _medians(row: Row) -> str:
-    """ "84 → 151 ms", "0.84 → 11 s": from one second on in seconds, as on the charts."""
-    sides, unit = (row.a.p50, row.b.p50), row.metric.unit
-    if unit == "ms" and max(value or 0.0 for value in sides) >= 1000:
-        sides, unit = (_in_seconds(sides[0]), _in_seconds(sides[1])), "s"
-    return f"{figure(sides[0])} → {figure(sides[1])} {unit}"
-
-
-def _in_seconds(ms: float | None) -> float | None:
-    return None if ms is None else ms / 1000
 
 
 def as_text(rows: Sequence[Row], a: TimeRange, b: TimeRange) -> str:

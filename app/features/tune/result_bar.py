@@ -1,7 +1,7 @@
 """`ResultBar`: the last change, what it did, and how sure that is.
 
-    Max running requests 16 → 3: TTFT 50× longer, mean throughput −33 %  Figures  Changes
-    212 → 34 requests completed in 60 s → 41 s · ITL: no clear change (under 5 %) · 99 % confidence
+    Max running requests 16 → 3: TTFT p50 63 ms → 3.15 s (50× longer)  Figures  Changes
+    ITL: no clear change (under 5 %) · 99 % confidence · 212 → 34 requests completed in 60 s → 41 s
 """
 
 from __future__ import annotations
@@ -186,7 +186,9 @@ class ResultBar(QFrame):
         if ranges is not None:
             self._claims, self._otherwise = headline(self.verdicts, ranges[1].seconds)
         self._what = latest.title if latest is not None else ""
-        words = self._result = ", ".join(v.words for v in self._claims) or self._otherwise
+        words = self._result = ", ".join(
+            filter(None, (*(v.words for v in self._claims), self._otherwise))
+        )
         self.text = ": ".join(filter(None, (self._what, words))) or HINT
         if latest is not None and ranges is not None:
             latest.result = words
@@ -203,13 +205,16 @@ class ResultBar(QFrame):
     def _confidence(self, ranges: tuple[TimeRange, TimeRange]) -> str:
         a, b = ranges
         before, after = (self._store.completed(*stretch) for stretch in ranges)
-        parts = [
+        parts = list[str]()
+        if self._claims:
+            parts += [
+                v.words for v in self.verdicts if v.state is not State.CHANGED and not v.is_open
+            ]
+            parts.append(CONFIDENCE)
+        parts.append(
             f"{before:,} → {after:,} requests completed in {duration_text(a.seconds)} → "
             f"{duration_text(b.seconds)}"
-        ]  # fmt: skip
-        if self._claims:
-            others = [v.words for v in self.verdicts if v.state is not State.CHANGED]
-            parts += [*others, CONFIDENCE]
+        )
         parts.append(busy_text(max(self._store.other_cores(*stretch) for stretch in ranges)))
         return " · ".join(filter(None, parts))
 
@@ -225,7 +230,7 @@ class ResultBar(QFrame):
             f"{html.escape(v.words)}</span>"
             for v in claims
         ]  # fmt: skip
-        words = ", ".join(spans) or html.escape(self._otherwise)
+        words = ", ".join(filter(None, (*spans, html.escape(self._otherwise))))
         return f"<b>{html.escape(self._what)}{': ' if words else ''}{words}</b>"
 
     def resizeEvent(self, event: QResizeEvent) -> None:

@@ -1,6 +1,6 @@
 """The result of a change in words, with its confidence. No Qt.
 
-    Max running requests 16 → 3: TTFT 50× longer, mean throughput −33 %
+    Max running requests 16 → 3: TTFT p50 63 ms → 3.15 s (50× longer), ITL: not enough seconds yet
 
 Batch means: each range is cut into `BATCHES` parts, long enough to depend little on each other
 although neighbouring seconds do. The spread of the parts' levels gives a confidence interval
@@ -19,7 +19,8 @@ from functools import cached_property
 import numpy as np
 
 from app.features.tune.comparison import BETTER, LITTLE, REACH_S
-from engine.units import change_text, duration_text, number, percent_text, short_figure
+from engine.snapshot.metrics import METRICS
+from engine.units import change_text, duration_text, from_to, number, percent_text, short_figure
 from widgets.live.history import SampleHistory
 from widgets.plot.series import Floats
 
@@ -133,19 +134,31 @@ class Verdict:
         return f"{self.name} {side.count} of {LEAST} {self._unit}"
 
     @property
+    def _levels(self) -> str:
+        statistic = "" if self.key == "output" else " p50"
+        levels = from_to(self.before.level, self.after.level, METRICS[self.key].unit)
+        return f"{self.name}{statistic} {levels}"
+
+    @property
+    def is_open(self) -> bool:
+        """Whether more samples may decide it."""
+        return self.state in (State.UNCERTAIN, State.TOO_FEW)
+
+    @property
     def about(self) -> str:
         """ "mean throughput about −45 %"."""
         return f"{self.name} about {size_text(self.key, self.factor)}"
 
     @property
     def words(self) -> str:
-        """ "TTFT 50× longer", "mean throughput −33 %"; why there is no such claim."""
+        """ "TTFT p50 84 → 252 ms (3× longer)", "mean throughput 82 → 55 tok/s (−33 %)"; why there
+        is no such claim."""
         name, unit = self.name, self._unit
         match self.state:
             case State.CHANGED:
                 fewest = min(self.before.count, self.after.count)
-                few = f" ({fewest} samples)" if self.key == "ttft" and fewest < WANTED else ""
-                return f"{name} {size_text(self.key, self.factor)}{few}"
+                few = f", {fewest} samples" if self.key == "ttft" and fewest < WANTED else ""
+                return f"{self._levels} ({size_text(self.key, self.factor)}{few})"
             case State.NO_CHANGE:
                 return f"{name}: no clear change (under {percent_text(SAME)})"
             case State.UNCERTAIN:
@@ -174,11 +187,12 @@ def judge(
 
 
 def headline(verdicts: Sequence[Verdict], seconds: float) -> tuple[list[Verdict], str]:
-    """The metrics that changed, and the sentence where none did. seconds: of the range after."""
+    """The metrics that changed, and beside them those that need more samples; the sentence where
+    none changed. seconds: of the range after."""
     states = {verdict.state for verdict in verdicts}
     changed = [verdict for verdict in verdicts if verdict.state is State.CHANGED]
     if changed:
-        return changed, ""
+        return changed, ", ".join(verdict.words for verdict in verdicts if verdict.is_open)
     if all(not v.before.count and not v.after.count for v in verdicts):
         return [], "no requests, so nothing is measured"
     if State.UNCERTAIN in states:

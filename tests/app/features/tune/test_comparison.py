@@ -83,7 +83,7 @@ def test_the_copied_table_has_a_line_a_metric() -> None:
     assert lines[2].split("\t")[:5] == ["TTFT", "ms", "100", "200.04", "100.04"]
     assert "TTFT 100 → 200 ms (+100 %)" in in_brief(rows)
     history = fed([Sample(1.0, 0.75), Sample(11.0, 3.0)], [])
-    assert "TTFT 0.75 → 3.0 s (+300 %)" in in_brief(compare(history, a, b))
+    assert "TTFT 0.750 → 3.00 s (+300 %)" in in_brief(compare(history, a, b))
 
 
 @pytest.mark.parametrize("busy", ["", "A", "B", "AB"])
