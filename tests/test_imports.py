@@ -58,12 +58,12 @@ WITHOUT_QT = (
     "app.wire.snapshots", "engine.llm_engine", "app.clients.target", "app.clients.engine",
     "app.clients.probe", "app.clients.metrics", "app.clients.connection", "app.clients.look",
     "app.server.options", "app.features.serve.addresses", "app.server.call_log",
-    "app.cli.docs", "app.desktop_entry",
+    "app.cli.docs", "app.desktop_entry", "app.managed.process",
 )  # fmt: skip
 
 APP_ROOMS = (
     "paths.py", "units.py", "log.py", "desktop_entry.py",
-    "storage", "wire", "server", "clients", "bench",
+    "storage", "wire", "server", "clients", "managed", "bench",
     "link",  # from the window to an engine
     "window",  # what every feature uses; it may import link, never the other way
     "features/models", "features/chat", "features/tune", "features/compare",

@@ -38,6 +38,12 @@ WANTED: Mapping[str, tuple[ServerType, Mapping[Figure, float], int, int]] = {
          F.DRAFTED: 300, F.ACCEPTED: 150},
         10, 330,
     ),
+    "vllm_0.32.txt": (  # recorded
+        ServerType.VLLM,
+        {F.RUNNING: 0, F.WAITING: 0, F.KV_USAGE: 0, F.PROMPT_TOKENS: 16, F.GENERATION_TOKENS: 239,
+         F.PREEMPTIONS: 0, F.PREFIX_QUERIES: 16, F.PREFIX_HITS: 0},
+        2, 237,
+    ),
     "sglang_0.4.txt": (
         ServerType.SGLANG,
         {F.RUNNING: 162, F.WAITING: 2826, F.KV_USAGE: 0.28, F.PROMPT_TOKENS: 8128902,

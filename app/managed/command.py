@@ -1,0 +1,114 @@
+"""Command lines of engines at their places. Every server listens on the loopback alone."""
+
+from __future__ import annotations
+
+import shlex
+import socket
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from shutil import which
+
+from app.clients.target import ServerType
+from app.managed.launch import MODEL, PORT, Launch, Place
+from app.managed.supervisor import supervised
+from engine.errors import InferdeckError
+
+LOOPBACK = "127.0.0.1"
+GRACE_S = 10.0
+"""Between SIGINT and SIGKILL."""
+CONTAINER_PORT = 8000
+_STARTS = {
+    ServerType.VLLM: ("-m", "vllm.entrypoints.cli.main", "serve"),
+    ServerType.SGLANG: ("-m", "sglang.launch_server", "--model-path"),
+}
+"""Before the model."""
+SSH = (
+    "ssh", "-o", "BatchMode=yes", "-o", "ConnectTimeout=10", "-o", "ServerAliveInterval=2",
+    "-o", "ServerAliveCountMax=2", "-o", "ExitOnForwardFailure=yes",
+)  # fmt: skip
+"""The user's keys and known_hosts; it asks for nothing, and a dead link ends it in about 4 s."""
+
+
+def free_port() -> int:
+    """A port of the loopback that is free now."""
+    with socket.socket() as tried:
+        tried.bind((LOOPBACK, 0))
+        return int(tried.getsockname()[1])
+
+
+def is_taken(port: int) -> bool:
+    """Whether something listens there."""
+    with socket.socket() as tried:
+        tried.settimeout(0.5)
+        return tried.connect_ex((LOOPBACK, port)) == 0
+
+
+def engine_words(launch: Launch, port: int, host: str = LOOPBACK) -> list[str]:
+    """The engine's own command line."""
+    if launch.is_command:
+        words = shlex.split(launch.command)
+        return [word.replace(PORT, str(port)).replace(MODEL, launch.model) for word in words]
+    words = [launch.interpreter, *_STARTS[launch.kind], launch.model]
+    return [*words, "--host", host, "--port", str(port), *_settings(launch.settings)]
+
+
+def _settings(settings: Mapping[str, str]) -> list[str]:
+    return [f"{flag}={text}" if text else flag for flag, text in settings.items()]
+
+
+def command_words(launch: Launch, port: int, name: str) -> list[str]:
+    """What this machine runs, with the server at `port` of its loopback in the end. `name`: of a
+    container. Raises InferdeckError where a program is missing."""
+    if launch.place is Place.SSH:
+        return _over_ssh(launch, port)
+    if launch.place is Place.CONTAINER:
+        words = _container(launch, port, name)
+    else:
+        words = engine_words(launch, port)
+    return supervised(sys.executable, GRACE_S, words)
+
+
+def _over_ssh(launch: Launch, port: int) -> list[str]:
+    """ssh keeps our end of its input open as long as the engine shall run."""
+    program(("ssh",))
+    python = launch.interpreter or "python3"
+    variables = [f"{name}={text}" for name, text in launch.environment.items()]
+    words = supervised(python, GRACE_S, engine_words(launch, port))
+    forward = f"{LOOPBACK}:{port}:{LOOPBACK}:{port}"
+    return [*SSH, "-L", forward, launch.host, shlex.join(["env", *variables, *words])]
+
+
+def _container(launch: Launch, port: int, name: str) -> list[str]:
+    tool = program(("docker", "podman"))
+    words = [tool, "run", "--rm", "--init", "--name", name, "--ipc=host",
+             "-p", f"{LOOPBACK}:{port}:{CONTAINER_PORT}"]  # fmt: skip
+    if which("nvidia-smi"):
+        words += ["--gpus", "all"]
+    if Path(launch.model).is_dir():
+        folder = str(Path(launch.model).resolve())
+        words += ["-v", f"{folder}:{folder}:ro"]
+    for variable, text in launch.environment.items():
+        words += ["-e", f"{variable}={text}"]
+    if launch.is_command:
+        inside = engine_words(launch, CONTAINER_PORT) if launch.command else []
+        return [*words, launch.image, *inside]
+    module = engine_words(launch, CONTAINER_PORT, "0.0.0.0")[1:]  # inside; published above
+    return [*words, "--entrypoint", "python3", launch.image, *module]
+
+
+def removal_words(launch: Launch, name: str) -> list[str]:
+    """What removes the container of a killed command; none elsewhere."""
+    if launch.place is not Place.CONTAINER:
+        return []
+    return [program(("docker", "podman")), "rm", "-f", name]
+
+
+def program(names: tuple[str, ...]) -> str:
+    """The first of these programs that is in $PATH. Raises InferdeckError."""
+    for name in names:
+        if found := which(name):
+            return found
+    raise InferdeckError(
+        f"Not found in $PATH: {', '.join(names)}.", "Install it, or choose another place."
+    )

@@ -1,0 +1,141 @@
+"""`why_ended`: why an engine ended, from its exit code and the last lines of its log."""
+
+from __future__ import annotations
+
+import re
+import signal
+from collections.abc import Sequence
+
+from app.managed.launch import PYTHON, Launch, Place
+from app.managed.supervisor import CANNOT_RUN
+from engine.errors import ErrorInfo
+
+SIGNALS = 128
+"""Exit codes above it are signals, as in a shell."""
+SSH_FAILED = 255
+MAX_TEXT = 300
+
+_KEY_CHANGED = re.compile(r"remote host identification has changed|host key verification failed")
+_REFUSED = re.compile(r"permission denied \(|too many authentication failures")
+_UNREACHABLE = re.compile(
+    r"could not resolve hostname|connection refused|no route to host|connection timed out|"
+    r"network is unreachable|connection closed by"
+)
+_DEAD = re.compile(r"timeout, server .* not responding|connection (to .* )?(reset|closed)|"
+                   r"broken pipe|connection to .* closed by remote host")  # fmt: skip
+_PORT = re.compile(r"address already in use|cannot listen to port|port is already allocated")
+_NO_DAEMON = re.compile(r"cannot connect to the docker daemon|is the docker daemon running")
+_NO_IMAGE = re.compile(r"unable to find image|pull access denied|manifest unknown|no such image")
+_NO_PACKAGE = re.compile(r"no module named '?(vllm|sglang)\b", re.IGNORECASE)
+_FLAG = re.compile(r"error: (unrecognized arguments: .+|argument .+)")
+_MEMORY = re.compile(
+    r"out of memory|outofmemory|no available memory for the cache blocks|memoryerror|"
+    r"free memory on device|to serve at least one request|not enough memory|"
+    r"can't allocate memory|cannot allocate memory|insufficient memory|"
+    r"available (memory|cpu ram).+(less|smaller)"
+)
+_MODEL = re.compile(
+    r"model architectures? .*(not supported|failed)|no model architectures|"
+    r"not a valid model identifier|can't load the configuration|invalid repository id|"
+    r"does not appear to have a file named config|repository not found|unrecognized model|"
+    r"error retrieving file list|repo id must|does not recognize this architecture"
+)
+_FEW_GPUS = re.compile(
+    r"larger than the number of available gpus|world size .* is larger|"
+    r"no available node types|cannot provide a placement group|not enough gpus"
+)
+_SPOKEN = re.compile(r"^(?:\S+\.)?[A-Z]\w*(?:Error|Exception|Exit)\b.*: ?\S|^\S+: error: ")
+"""The line of a traceback that has the message."""
+_VALUE_ERROR = "Value error"
+"""How pydantic begins the message below "1 validation error for ModelConfig"."""
+_PREFIX = re.compile(r"^(?:\((?:\w+ )*pid=\d+\) )?(?:(?:ERROR|INFO|WARNING) [\d-]+ [\d:.]+ )?"
+                     r"(?:\[[^\]]*\] ?)?")  # fmt: skip
+
+
+def why_ended(launch: Launch, code: int, lines: Sequence[str]) -> ErrorInfo:
+    """code: of the process, negative or above 128 for a signal. lines: the last of its log."""
+    name, log = launch.kind.value, "\n".join(lines).casefold()
+    if launch.place is Place.SSH and (found := _of_ssh(launch, code, log)) is not None:
+        return found
+    if launch.place is Place.CONTAINER and (found := _of_container(launch, log)) is not None:
+        return found
+    said = spoken(lines)
+    for words, cause, remedy in (
+        (_NO_PACKAGE, f"{name} is not installed in {launch.interpreter}.",
+         f"Choose a Python that has the package {PYTHON.get(launch.kind, '')}."),
+        (_PORT, "The port is in use by another program.", "Start again: another port is chosen."),
+        (_FEW_GPUS, f"{name} needs more GPUs than there are.",
+         "Reduce the tensor or pipeline parallel size."),
+        (_MODEL, f"{name} does not support this model, or it is incomplete.",
+         "Choose another model."),
+        (_MEMORY, f"Not enough memory for {name}.",
+         "Reduce the context length, the memory share or the number of requests."),
+    ):  # fmt: skip
+        if words.search(log):
+            return ErrorInfo(_with(cause, said), remedy, "EngineNotStarted")
+    if refused := _FLAG.search("\n".join(lines)):
+        cause = f"{name} refuses its command line: {refused[1][:MAX_TEXT]}."
+        return ErrorInfo(cause, "Remove or correct this setting.", "EngineNotStarted")
+    if CANNOT_RUN in log:
+        missing = next(line for line in reversed(lines) if CANNOT_RUN in line)
+        cause = f"Cannot run {missing.rpartition(CANNOT_RUN)[2]}."
+        return ErrorInfo(cause, "Check the command and the Python.", "EngineNotStarted")
+    return ErrorInfo(_with(f"{name} ended: {_code_text(code)}.", said), "Restart it.", "EngineEnded")
+
+
+def spoken(lines: Sequence[str]) -> str:
+    """The message of the last error in a log; the last line where there is none."""
+    plain = [_PREFIX.sub("", line).strip() for line in lines]
+    told = [line for line in plain if line.startswith(_VALUE_ERROR)]
+    if told:
+        return told[-1].removeprefix(_VALUE_ERROR).strip(" ,")[:MAX_TEXT]
+    errors = [line for line in plain if _SPOKEN.match(line)]
+    # the engine's process says why; the server's says only that it failed
+    causes = [line for line in errors if "See root cause above" not in line]
+    shown = (causes or errors or [line for line in plain if line] or [""])[-1]
+    return shown[:MAX_TEXT]
+
+
+def _with(cause: str, said: str) -> str:
+    return f"{cause} Last output: {said}" if said else cause
+
+
+def _code_text(code: int) -> str:
+    number = -code if code < 0 else code - SIGNALS
+    if number == signal.SIGKILL:
+        return "killed (SIGKILL), by a user or because memory ran out"
+    known = {one.value: one.name for one in signal.Signals}
+    return f"killed by {known[number]}" if number in known else f"exit code {code}"
+
+
+def _of_ssh(launch: Launch, code: int, log: str) -> ErrorInfo | None:
+    host = launch.host
+    if _KEY_CHANGED.search(log):
+        return ErrorInfo(
+            f"The host key of {host} is unknown or has changed.",
+            f"Check the key with its administrator, then connect once with: ssh {host}", "SshError",
+        )  # fmt: skip
+    if _REFUSED.search(log):
+        return ErrorInfo(
+            f"{host} refuses this user's keys and asks for a password.",
+            f"Set up a key (ssh-copy-id {host}) or unlock it with ssh-add.", "SshError",
+        )  # fmt: skip
+    if code != SSH_FAILED:
+        return None
+    if _PORT.search(log):
+        return ErrorInfo("The forwarded port is in use.", "Start again: another port is chosen.")
+    if _UNREACHABLE.search(log) and not _DEAD.search(log):
+        return ErrorInfo(f"{host} cannot be reached by SSH.", f"Try: ssh {host}", "SshError")
+    return ErrorInfo(
+        f"The SSH connection to {host} was lost; the engine there ends by itself.",
+        "Restart it once the host is reachable.", "SshError",
+    )  # fmt: skip
+
+
+def _of_container(launch: Launch, log: str) -> ErrorInfo | None:
+    if _NO_DAEMON.search(log):
+        return ErrorInfo("The Docker daemon is not running.", "Start it, or use podman.")
+    if _NO_IMAGE.search(log):
+        cause = f"There is no container image {launch.image}, or it cannot be pulled."
+        return ErrorInfo(cause, f"Try: docker pull {launch.image}")
+    return None

@@ -1,0 +1,96 @@
+"""`Launch`: the description of an engine to run."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Mapping
+from enum import StrEnum
+from typing import Any
+
+import msgspec
+
+from app.clients.target import ServerType
+from app.server.options import Problem
+
+
+class Place(StrEnum):
+    HERE = "this machine"
+    SSH = "SSH"
+    CONTAINER = "container"
+
+
+PYTHON = {ServerType.VLLM: "vllm", ServerType.SGLANG: "sglang"}
+"""The package of each engine with a Python of its own."""
+KINDS = (*PYTHON, ServerType.OPENAI)
+"""OPENAI: any server, by its command."""
+PORT, MODEL = "{port}", "{model}"
+"""What a command has in place of the port and of the model."""
+_HOST = re.compile(r"[\w.%:\[\]@-]+", re.ASCII)
+
+
+class Launch(msgspec.Struct, frozen=True, forbid_unknown_fields=False):
+    """interpreter: the Python that has the engine, at its place. host: as ssh takes it. image: of
+    the container. command: of a server without a known Python, with {port} and {model}. settings:
+    texts by flag; "" is a flag without a value. environment: more variables, by name."""
+
+    kind: ServerType = ServerType.VLLM
+    model: str = ""
+    place: Place = Place.HERE
+    interpreter: str = ""
+    host: str = ""
+    image: str = ""
+    command: str = ""
+    settings: dict[str, str] = {}
+    environment: dict[str, str] = {}
+
+    @property
+    def is_command(self) -> bool:
+        return self.kind not in PYTHON
+
+    def problems(self) -> list[Problem]:
+        """What keeps it from starting, by field."""
+        found = []
+        if self.is_command:
+            if self.place is not Place.CONTAINER or self.command:
+                found += _command_problems(self.command)
+        elif not self.model:
+            found.append(Problem("model", "Enter a model folder or name."))
+        if self.place is Place.CONTAINER:
+            if not self.image or self.image.startswith("-"):
+                found.append(Problem("image", "Enter a container image."))
+        elif not self.is_command and not self.interpreter:
+            package = PYTHON[self.kind]
+            found.append(Problem("interpreter", f"Choose a Python that has {package}."))
+        if self.place is Place.SSH and (
+            not _HOST.fullmatch(self.host) or self.host.startswith("-")
+        ):
+            found.append(Problem("host", "Use the form user@host, or a host of your ssh config."))
+        return found
+
+
+def _command_problems(command: str) -> list[Problem]:
+    try:
+        words = shlex.split(command)
+    except ValueError as error:
+        return [Problem("command", f"The command cannot be read: {error}.")]
+    if not words:
+        return [Problem("command", "Enter a command.")]
+    if not any(PORT in word for word in words):
+        return [Problem("command", f"Write {PORT} where the command takes its port.")]
+    return []
+
+
+def to_builtins(launch: Launch | None) -> Any:
+    """As JSON stores it."""
+    return None if launch is None else msgspec.to_builtins(launch)
+
+
+def from_builtins(stored: object) -> Launch | None:
+    """None for what is no description."""
+    if not isinstance(stored, Mapping):
+        return None
+    try:
+        return msgspec.convert(stored, Launch)
+    except msgspec.ValidationError:
+        return None

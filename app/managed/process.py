@@ -1,0 +1,202 @@
+"""`ManagedProcess`: an engine that runs: its log, progress, health and end.
+
+    starting --(health answers)--> ready --(it ends)--> ended
+        \\-------- stop() --------> stopping -----------^
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from enum import StrEnum
+from typing import IO, NamedTuple
+
+from app.managed.arguments import engine_environment
+from app.managed.command import GRACE_S, LOOPBACK, command_words, free_port, removal_words
+from app.managed.failures import why_ended
+from app.managed.launch import Launch
+from app.managed.log_progress import Progress, advanced, clean
+from engine.errors import ErrorInfo
+
+log = logging.getLogger(__name__)
+
+LINES = 500
+"""Of the log that are kept."""
+LOOK_S = 0.25
+"""Between two looks at a process, and at the health of one that starts."""
+HEALTH_TIMEOUT_S = 2.0
+STOP_S = GRACE_S + 5.0
+"""From stop to SIGKILL of what started it."""
+
+
+class State(StrEnum):
+    STARTING = "starting"
+    READY = "ready"
+    STOPPING = "stopping"
+    ENDED = "stopped"
+
+
+class Status(NamedTuple):
+    """error: why it ended by itself."""
+
+    state: State
+    progress: Progress = Progress()
+    error: ErrorInfo | None = None
+
+    @property
+    def is_running(self) -> bool:
+        return self.state is not State.ENDED
+
+    @property
+    def text(self) -> str:
+        if self.state is State.STARTING:
+            return self.progress.text
+        return "Ended" if self.error is not None else self.state.value.capitalize()
+
+
+class ManagedProcess:
+    """Started by the constructor, which raises OSError or InferdeckError. Any thread may use it.
+
+    on_change: called by a thread of its own after `status` changed. name: of a container.
+    """
+
+    def __init__(
+        self, launch: Launch, on_change: Callable[[], None], name: str = "inferdeck"
+    ) -> None:
+        self.launch, self.port = launch, free_port()
+        self._on_change = on_change
+        self._removal = removal_words(launch, name)
+        self._lines: deque[str] = deque(maxlen=LINES)
+        self._status = Status(State.STARTING)
+        self._lock = threading.Lock()
+        self._stopped_at: float | None = None
+        words = command_words(launch, self.port, name)
+        self._process = subprocess.Popen(
+            words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+            env=engine_environment(launch.environment),
+            start_new_session=sys.platform != "win32",  # Ctrl-C in a terminal is the window's
+        )  # fmt: skip
+        self.started_at = time.perf_counter()
+        assert self._process.stdout is not None
+        self._reader = threading.Thread(
+            target=self._read, args=(self._process.stdout,), name="managed-log", daemon=True
+        )
+        self._watcher = threading.Thread(target=self._watch, name="managed-watch", daemon=True)
+        self._reader.start()
+        self._watcher.start()
+
+    @property
+    def base_url(self) -> str:
+        return f"http://{LOOPBACK}:{self.port}"
+
+    @property
+    def status(self) -> Status:
+        return self._status
+
+    @property
+    def lines(self) -> list[str]:
+        """The last of its log."""
+        with self._lock:
+            return list(self._lines)
+
+    def stop(self) -> None:
+        """SIGINT, after `GRACE_S` SIGKILL to its process group. Returns at once."""
+        if self._stopped_at is None and self._status.is_running:
+            self._stopped_at = time.monotonic()
+            self._say(Status(State.STOPPING))
+            with suppress(OSError):
+                assert self._process.stdin is not None
+                self._process.stdin.close()  # its supervisor ends it
+
+    def wait(self, timeout_s: float) -> bool:
+        """Whether it has ended by then."""
+        self._watcher.join(timeout_s)
+        return not self._watcher.is_alive()
+
+    # The threads -----------------------------------------------------------------------------
+
+    def _read(self, stream: IO[bytes]) -> None:
+        with stream:
+            for raw in stream:
+                line = clean(raw.decode("utf-8", "replace"))
+                if not line:
+                    continue
+                with self._lock:
+                    self._lines.append(line)
+                log.info("port %d: %s", self.port, line)
+                status = self._status
+                if status.state is State.STARTING:
+                    progress = advanced(status.progress, line)
+                    if progress != status.progress:
+                        self._say(status._replace(progress=progress), State.STARTING)
+
+    def _watch(self) -> None:
+        while self._process.poll() is None:
+            time.sleep(LOOK_S)
+            if self._status.state is State.STARTING and self._is_healthy():
+                self._say(Status(State.READY), State.STARTING)
+            stopped_at = self._stopped_at
+            if stopped_at is not None and time.monotonic() - stopped_at > STOP_S:
+                self._kill()
+        self._reader.join(1.0)  # a grandchild may hold the pipe
+        self._remove()
+        with suppress(OSError):
+            assert self._process.stdin is not None
+            self._process.stdin.close()
+        error = None
+        if self._stopped_at is None:
+            error = why_ended(self.launch, self._process.returncode, self.lines)
+        self._say(Status(State.ENDED, error=error))
+
+    def _is_healthy(self) -> bool:
+        """Whether it answers: any but an error of its own means that it serves."""
+        for path in ("/health", "/v1/models"):
+            try:
+                with _opener.open(self.base_url + path, timeout=HEALTH_TIMEOUT_S):
+                    return True
+            except urllib.error.HTTPError as error:
+                with error:
+                    if error.code in (401, 403):
+                        return True
+                    if error.code != 404:
+                        return False
+            except (OSError, ValueError):
+                return False
+            except Exception as error:  # not HTTP, or half of it
+                log.debug("health: %r", error)
+                return False
+        return False
+
+    def _kill(self) -> None:
+        with suppress(OSError):
+            if sys.platform != "win32":
+                os.killpg(self._process.pid, signal.SIGKILL)
+            else:
+                self._process.kill()
+
+    def _remove(self) -> None:
+        """A container outlives the command that ran it, where that was killed."""
+        if self._removal:
+            with suppress(OSError, subprocess.TimeoutExpired):
+                subprocess.run(self._removal, capture_output=True, timeout=STOP_S, check=False)
+
+    def _say(self, status: Status, only_from: State | None = None) -> None:
+        with self._lock:
+            if only_from is not None and self._status.state is not only_from:
+                return
+            self._status = status
+        self._on_change()
+
+
+_opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+"""The loopback is behind no proxy."""

@@ -1,0 +1,54 @@
+"""A small program beside an engine: it ends the engine's process group when its input closes.
+
+    window ==stdin== supervisor --- engine --- workers     here: the window's end, even by SIGKILL
+    window -- ssh ==stdin== supervisor --- engine ...      there: a dead link or the end of ssh
+
+It runs in any Python 3.8, so it is sent as text. Its exit code is the engine's, 128 + n for a
+signal n as in a shell.
+"""
+
+from __future__ import annotations
+
+PROGRAM = r"""
+import os, signal, subprocess, sys, threading, time
+grace, words = float(sys.argv[1]), sys.argv[2:]
+try:
+    engine = subprocess.Popen(words, stdin=subprocess.DEVNULL, start_new_session=True)
+except OSError as error:
+    print(f"supervisor: cannot run {words[0]}: {error.strerror}", flush=True)
+    sys.exit(127)
+print(f"supervisor: pid {engine.pid}", flush=True)
+def send(number):
+    try:
+        os.killpg(engine.pid, number) if hasattr(os, "killpg") else engine.kill()
+    except OSError:
+        pass
+def finish(*_):
+    if engine.poll() is None:
+        try:
+            engine.send_signal(signal.SIGINT)
+            engine.wait(grace)
+        except (OSError, subprocess.TimeoutExpired):
+            pass
+    send(signal.SIGKILL)
+def watch():
+    while os.read(0, 4096):
+        pass
+    finish()
+for name in ("SIGINT", "SIGTERM", "SIGHUP"):
+    number = getattr(signal, name, signal.SIGTERM)
+    signal.signal(number, lambda *_: threading.Thread(target=finish, daemon=True).start())
+threading.Thread(target=watch, daemon=True).start()
+while engine.poll() is None:
+    time.sleep(0.05)
+send(signal.SIGKILL)
+code = engine.returncode
+sys.exit(code if code >= 0 else 128 - code)
+"""
+STARTED = "supervisor: pid "
+CANNOT_RUN = "supervisor: cannot run "
+
+
+def supervised(python: str, grace_s: float, words: list[str]) -> list[str]:
+    """`words` under a supervisor in `python`. grace_s: seconds between SIGINT and SIGKILL."""
+    return [python, "-I", "-S", "-c", PROGRAM, str(grace_s), *words]

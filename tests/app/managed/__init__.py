@@ -1,0 +1,1 @@
+"""Managed engines, against a scripted vLLM and its recorded logs."""

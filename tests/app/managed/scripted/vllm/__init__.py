@@ -1,0 +1,3 @@
+"""A scripted vLLM: the log, flags and pages of the real one, without a model."""
+
+__version__ = "0.32.0"

@@ -1,0 +1,98 @@
+"""Why an engine ended: recorded logs, and what ssh and docker print."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pytest
+
+from app.clients.target import ServerType
+from app.managed.failures import MAX_TEXT, spoken, why_ended
+from app.managed.launch import Launch, Place
+from tests.app.managed.conftest import LOGS
+
+VLLM = Launch(interpreter="/opt/vllm/bin/python", model="/models/starter")
+AFAR = Launch(interpreter="python3", model="m", place=Place.SSH, host="me@lab")
+BOXED = Launch(model="m", place=Place.CONTAINER, image="vllm/none")
+
+
+@dataclass(frozen=True)
+class Case:
+    lines: tuple[str, ...]
+    words: tuple[str, ...]  # of cause and remedy
+    launch: Launch = VLLM
+    code: int = 1
+
+
+def recorded(name: str) -> tuple[str, ...]:
+    return tuple((LOGS / f"{name}.txt").read_text().splitlines())
+
+
+CASES = {
+    "flag": Case(recorded("unknown_flag"), ("--made-up-flag=3",), code=2),
+    "model": Case(recorded("unknown_model"), ("does not support this model", "`nobodys`")),
+    "no model": Case(recorded("no_model"), ("does not support this model", "/models/absent")),
+    "no package": Case(
+        ("/usr/bin/python3: Error while finding module specification for "
+         "'vllm.entrypoints.cli.main' (ModuleNotFoundError: No module named 'vllm')",),
+        ("not installed in /opt/vllm/bin/python",),
+    ),
+    "memory": Case(
+        ("(EngineCore pid=9) ERROR 11-28 04:00:08 [core.py:1] ValueError: No available memory for "
+         "the cache blocks. Try increasing `gpu_memory_utilization`",
+         "RuntimeError: Engine core initialization failed. See root cause above."),
+        ("Not enough memory", "No available memory for the cache blocks"),
+    ),
+    "port": Case(("OSError: [Errno 98] Address already in use",), ("port is in use",)),
+    "few GPUs": Case(
+        ("ValueError: Tensor parallel size (16) is larger than the number of available GPUs (8).",),
+        ("more GPUs than there are", "(16)", "(8)"),
+    ),
+    "killed": Case(("INFO: fine",), ("SIGKILL",), code=137),
+    "host key": Case(
+        ("@ WARNING: REMOTE HOST IDENTIFICATION HAS CHANGED! @", "Host key verification failed."),
+        ("host key of me@lab", "ssh me@lab"), AFAR, 255,
+    ),
+    "password": Case(
+        ("me@lab: Permission denied (publickey,password).",), ("password", "ssh-copy-id"), AFAR, 255
+    ),
+    "unreachable": Case(
+        ("ssh: Could not resolve hostname lab: Name or service not known",),
+        ("cannot be reached",), AFAR, 255,
+    ),
+    "dead link": Case(
+        ("INFO: loading", "Timeout, server lab not responding."), ("lost",), AFAR, 255
+    ),
+    "engine there": Case(recorded("unknown_flag"), ("--made-up-flag=3",), AFAR, 2),
+    "no daemon": Case(
+        ("Cannot connect to the Docker daemon at unix:///var/run/docker.sock. Is the docker daemon "
+         "running?",), ("daemon is not running",), BOXED, 125,
+    ),
+    "no image": Case(
+        ("Unable to find image 'vllm/none:latest' locally",), ("vllm/none",), BOXED, 125
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_reason_is_told(name: str) -> None:
+    case = CASES[name]
+    info = why_ended(case.launch, case.code, case.lines)
+    missing = [one for one in case.words if one not in f"{info.cause} {info.remedy}"]
+    assert not missing, info
+    assert info.remedy
+
+
+def test_the_cause_is_before_what_says_only_that_it_failed() -> None:
+    lines = [
+        "(EngineCore pid=1) ERROR 11-28 04:00:08 [core.py:9] KeyError: 'layers.3.weight'",
+        "RuntimeError: Engine core initialization failed. See root cause above.",
+    ]
+    assert spoken(lines) == "KeyError: 'layers.3.weight'"
+    assert spoken([]) == ""
+    assert len(spoken(["x" * 9999])) == MAX_TEXT
+
+
+def test_no_command_has_a_kind_without_words() -> None:
+    info = why_ended(Launch(kind=ServerType.OPENAI, command="x {port}"), 3, ["bye"])
+    assert "exit code 3" in info.cause and "bye" in info.cause

@@ -1,0 +1,138 @@
+"""Descriptions, command lines, interpreters, flags and the log."""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+
+from app.clients.target import ServerType
+from app.managed.arguments import read_flags
+from app.managed.command import command_words, engine_words, free_port, is_taken
+from app.managed.interpreters import checked, find
+from app.managed.launch import Launch, Place, from_builtins, to_builtins
+from app.managed.log_progress import Progress, Stage, advanced, clean
+from engine.errors import InferdeckError
+from tests.app.managed.conftest import LOGS
+
+FULL = Launch(
+    interpreter="/opt/v/bin/python", model="/m", place=Place.SSH, host="me@lab",
+    settings={"--max-num-seqs": "8", "--enforce-eager": ""}, environment={"A": "b c"},
+)  # fmt: skip
+
+
+def test_a_description_is_stored_and_read() -> None:
+    assert from_builtins(to_builtins(FULL)) == FULL
+    assert from_builtins(None) is None and from_builtins({"kind": "nobody"}) is None
+
+
+@pytest.mark.parametrize(
+    "launch, fields",
+    [
+        (FULL, []),
+        (Launch(), ["model", "interpreter"]),
+        (replace(FULL, host="-oProxyCommand=x"), ["host"]),
+        (replace(FULL, host="a b"), ["host"]),
+        (replace(FULL, place=Place.CONTAINER), ["image"]),
+        (Launch(kind=ServerType.OPENAI), ["command"]),
+        (Launch(kind=ServerType.OPENAI, command="serve"), ["command"]),
+        (Launch(kind=ServerType.OPENAI, command="serve '{port}"), ["command"]),
+        (Launch(kind=ServerType.OPENAI, command="serve {port}"), []),
+    ],
+)
+def test_problems_stand_at_their_fields(launch: Launch, fields: list[str]) -> None:
+    assert [one.field for one in launch.problems()] == fields
+
+
+def test_the_engines_command_line() -> None:
+    words = engine_words(FULL, 8001)
+    assert words == [
+        "/opt/v/bin/python", "-m", "vllm.entrypoints.cli.main", "serve", "/m", "--host",
+        "127.0.0.1", "--port", "8001", "--max-num-seqs=8", "--enforce-eager",
+    ]  # fmt: skip
+    sglang = engine_words(replace(FULL, kind=ServerType.SGLANG), 8001)
+    assert sglang[1:5] == ["-m", "sglang.launch_server", "--model-path", "/m"]
+
+
+def test_ssh_asks_for_nothing_and_forwards_one_port_of_the_loopback() -> None:
+    words = command_words(FULL, 8001, "x")
+    assert words[0].endswith("ssh") and "BatchMode=yes" in words
+    assert words[words.index("-L") + 1] == "127.0.0.1:8001:127.0.0.1:8001"
+    assert words[-2] == "me@lab" and words[-1].startswith("env 'A=b c' /opt/v/bin/python ")
+
+
+def test_a_free_port_is_free() -> None:
+    port = free_port()
+    assert not is_taken(port)
+    with socket.create_server(("127.0.0.1", port)):
+        assert is_taken(port)
+
+
+def test_interpreters_are_found_and_checked(
+    python: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    environment = python.parent.parent
+    assert find(ServerType.VLLM, [str(environment)])[0] == (str(python), "0.32.0")
+    assert checked(str(python), ServerType.VLLM) == checked(str(environment), ServerType.VLLM)
+    monkeypatch.setattr(Path, "home", lambda: tmp_path)  # its folder venv
+    assert str(python) in [one.path for one in find(ServerType.VLLM)]
+    for path, words in ((python, "SGLang is not installed"), (tmp_path / "no", "No Python at")):
+        with pytest.raises(InferdeckError, match=words):
+            checked(str(path), ServerType.SGLANG)
+
+
+def test_flags_are_read_from_its_parser_once_a_version(launch: Launch, python: Path) -> None:
+    found = read_flags(launch, "0.32.0")
+    assert found.version == "0.32.0"
+    size = found.find("--tensor-parallel-size")
+    assert size is not None
+    assert (size.type, size.default, size.group) == ("int", "1", "ParallelConfig")
+    assert size.help == "Number of tensor parallel groups." and size.matches("parallel tensor")
+    dtype, eager = found.find("--dtype"), found.find("--no-enforce-eager")
+    assert dtype is not None and dtype.choices == ("auto", "bfloat16", "float32")
+    assert eager is not None and eager.is_switch and eager.flag == "--enforce-eager"
+    assert found.find("--hidden") is None
+    python.write_text("#!/bin/sh\nexit 1\n")
+    assert read_flags(launch, "0.32.0") == found
+    with pytest.raises(InferdeckError, match="exit code 1"):
+        read_flags(launch, "0.33.0")
+
+
+@pytest.mark.parametrize(
+    "settings, words",
+    [
+        ({"--max-num-seqs": "8", "--no-enforce-eager": ""}, ""),
+        ({"--block-size": "16"}, "Version 0.32.0 has no --block-size."),
+        ({"--dtype": "int3"}, "auto, bfloat16, float32"),
+        ({"--max-num-seqs": "many"}, "an integer"),
+        ({"--max-num-seqs": ""}, "needs a value"),
+        ({"--enforce-eager": "yes"}, "takes no value"),
+    ],
+)
+def test_settings_are_checked_by_them(launch: Launch, settings: dict[str, str], words: str) -> None:
+    assert words in read_flags(launch).problem(settings)
+    assert bool(words) == bool(read_flags(launch).problem(settings))
+
+
+def test_the_recorded_log_goes_through_its_stages() -> None:
+    progress, seen = Progress(), [Progress()]
+    for line in (LOGS / "vllm_0.32_start.txt").read_text().splitlines():
+        progress = advanced(progress, clean(line))
+        if progress != seen[-1]:
+            seen.append(progress)
+    assert seen == [
+        (Stage.STARTING, None), (Stage.LOADING, None), (Stage.LOADING, 0.0), (Stage.LOADING, 1.0),
+        (Stage.COMPILING, None), (Stage.SERVING, None),
+    ]  # fmt: skip
+    assert progress.text == "Starting the server" and seen[2].text == "Loading weights · 0 %"
+
+
+def test_other_marks_of_progress() -> None:
+    progress = advanced(Progress(), "Fetching 12 files:  25%|##5       | 3/12")
+    assert progress == (Stage.DOWNLOADING, 0.25)
+    line = clean("\x1b[36m(Worker)\x1b[0m \rCapturing CUDA graphs (decode):  50%|#####  | 4/8\r\n")
+    progress = advanced(progress, line)
+    assert progress == (Stage.CAPTURING, 0.5)
+    assert advanced(progress, "Loading safetensors checkpoint shards: 10% Completed") == progress

@@ -1,0 +1,192 @@
+"""The life of a managed engine, with the scripted vLLM as a real process."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+import urllib.request
+from pathlib import Path
+
+import psutil
+import pytest
+
+from app.clients.probe import probe
+from app.clients.target import ServerType, Target
+from app.managed.command import is_taken
+from app.managed.launch import Launch
+from app.managed.log_progress import Stage
+from app.managed.process import ManagedProcess, State
+from engine.errors import InferdeckError
+from msgspec.structs import replace
+from tests import ROOT
+from tests.app.managed.conftest import WAIT_S, Start, wait_until
+
+
+def engine_of(process: ManagedProcess) -> psutil.Process:
+    """The engine's own process, below its supervisor."""
+    children = psutil.Process(process._process.pid).children(recursive=True)
+    return next(one for one in children if "vllm.entrypoints.cli.main" in one.cmdline())
+
+
+def ready(process: ManagedProcess) -> ManagedProcess:
+    wait_until(lambda: process.status.state is not State.STARTING)
+    assert process.status.state is State.READY, process.lines[-5:]
+    return process
+
+
+def test_it_starts_serves_and_stops(start: Start, launch: Launch) -> None:
+    process = ready(start(launch))
+    found = probe(Target(process.base_url), 5.0)
+    assert (found.server_type, found.version) == (ServerType.VLLM, "0.32.0")
+    assert found.models == ("starter",) and found.has_metrics
+    engine = engine_of(process)
+    process.stop()
+    assert process.status.state is State.STOPPING
+    assert process.wait(WAIT_S)
+    assert process.status == (State.ENDED, process.status.progress, None)
+    assert "INFO:     Application shutdown complete." in process.lines  # SIGINT, not SIGKILL
+    assert not engine.is_running() and not is_taken(process.port)
+
+
+def test_progress_comes_from_its_log(launch: Launch) -> None:
+    stages: list[Stage] = []
+
+    def note() -> None:
+        status = process.status
+        if status.state is State.STARTING and status.progress.stage not in stages:
+            stages.append(status.progress.stage)
+
+    slow = replace(launch, environment={"SCRIPTED_STEP": "0.01"})
+    process = ManagedProcess(slow, note)
+    ready(process)
+    process.stop()
+    assert process.wait(WAIT_S)
+    assert stages == [Stage.LOADING, Stage.COMPILING, Stage.SERVING]
+
+
+def test_a_killed_engine_is_noticed_at_once(start: Start, launch: Launch) -> None:
+    process = ready(start(launch))
+    engine_of(process).kill()
+    began = time.monotonic()
+    wait_until(lambda: process.status.state is State.ENDED)
+    assert time.monotonic() - began < 5.0
+    error = process.status.error
+    assert error is not None and "SIGKILL" in error.cause and error.kind == "EngineEnded"
+
+
+def test_it_restarts_on_another_port(start: Start, launch: Launch) -> None:
+    first = ready(start(launch))
+    engine_of(first).kill()
+    assert first.wait(WAIT_S)
+    second = ready(start(launch))
+    assert probe(Target(second.base_url), 5.0).models == ("starter",)
+
+
+def test_it_can_be_stopped_while_it_starts(start: Start, launch: Launch) -> None:
+    process = start(replace(launch, environment={"SCRIPTED_STEP": "30"}))
+    wait_until(lambda: bool(process.lines))
+    process.stop()
+    assert process.wait(WAIT_S) and process.status.error is None
+
+
+def test_its_last_words_are_the_reason(start: Start, launch: Launch) -> None:
+    process = start(replace(launch, environment={"SCRIPTED_FAIL": "unknown_model"}))
+    assert process.wait(WAIT_S)
+    error = process.status.error
+    assert error is not None and "does not support this model" in error.cause
+
+
+def test_it_ends_with_a_program_that_was_killed(launch: Launch) -> None:
+    """The supervisor's input closes, whatever ended the window."""
+    code = (
+        "import sys, time, msgspec\n"
+        "from app.managed.launch import Launch\n"
+        "from app.managed.process import ManagedProcess\n"
+        "made = ManagedProcess(msgspec.json.decode(sys.argv[1], type=Launch), lambda: None)\n"
+        "while made.status.state == 'starting': time.sleep(0.05)\n"
+        "print(made.port, flush=True)\n"
+        "time.sleep(600)\n"
+    )
+    import msgspec
+
+    words = [sys.executable, "-c", code, msgspec.json.encode(launch).decode()]
+    window = subprocess.Popen(words, stdout=subprocess.PIPE, text=True, cwd=ROOT)
+    assert window.stdout is not None
+    with window.stdout:
+        port = int(window.stdout.readline())
+    assert is_taken(port)
+    os.kill(window.pid, signal.SIGKILL)
+    window.wait()
+    wait_until(lambda: not is_taken(port))
+
+
+def test_a_grandchild_ends_with_the_engine(start: Start, tmp_path: Path) -> None:
+    """Workers of a killed engine keep the memory of GPUs otherwise."""
+    file = tmp_path / "pid"
+    command = f"sh -c 'sleep 600 & echo $! > {file}; echo {{port}}; wait'"
+    process = start(Launch(kind=ServerType.OPENAI, command=command))
+    wait_until(lambda: file.exists() and bool(file.read_text().strip()))
+    worker = psutil.Process(int(file.read_text()))
+    shell = worker.parent()
+    assert shell is not None
+    shell.kill()
+    assert process.wait(WAIT_S)
+    wait_until(lambda: not worker.is_running() or worker.status() == psutil.STATUS_ZOMBIE)
+
+
+def test_any_server_runs_by_its_command(start: Start, launch: Launch) -> None:
+    command = (
+        f"{launch.interpreter} -m vllm.entrypoints.cli.main serve {{model}} "
+        "--host=127.0.0.1 --port={port}"
+    )
+    process = ready(start(Launch(kind=ServerType.OPENAI, command=command, model="mine")))
+    with urllib.request.urlopen(f"{process.base_url}/v1/models", timeout=5) as page:
+        assert b'"id": "mine"' in page.read()
+
+
+@pytest.mark.parametrize("command", ["/nowhere/server {port}", "nobodys-server-xyz {port}"])
+def test_a_missing_program_is_named(start: Start, command: str) -> None:
+    process = start(Launch(kind=ServerType.OPENAI, command=command))
+    assert process.wait(WAIT_S)
+    error = process.status.error
+    assert error is not None and command.split()[0] in error.cause
+
+
+def test_a_container_is_removed_after_it(
+    start: Start, launch: Launch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A scripted docker runs what is behind the image, and notes how it was called."""
+    calls = tmp_path / "calls"
+    docker = tmp_path / "tools/docker"
+    docker.parent.mkdir()
+    docker.write_text(
+        f'#!/bin/sh\necho "$@" >> {calls}\n[ "$1" = run ] || exit 0\n'
+        'port=$(echo "$@" | sed "s/.*127.0.0.1:\\([0-9]*\\):8000.*/\\1/")\n'
+        'while [ "$1" != "vllm/vllm-openai" ]; do shift; done; shift\n'
+        f'exec {launch.interpreter} $(echo "$@" | sed "s/0.0.0.0/127.0.0.1/; s/ 8000/ $port/")\n'
+    )
+    docker.chmod(0o755)
+    monkeypatch.setenv("PATH", str(docker.parent), prepend=os.pathsep)
+    from app.managed.launch import Place
+
+    process = ready(
+        start(replace(launch, place=Place.CONTAINER, image="vllm/vllm-openai", interpreter=""))
+    )
+    process.stop()
+    assert process.wait(WAIT_S)
+    run, removal = calls.read_text().splitlines()
+    assert run.startswith("run --rm --init --name inferdeck") and "-p 127.0.0.1:" in run
+    assert removal == "rm -f inferdeck"
+
+
+def test_without_docker_it_says_so(
+    launch: Launch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from app.managed.launch import Place
+
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(InferdeckError, match="docker, podman"):
+        ManagedProcess(replace(launch, place=Place.CONTAINER, image="x"), lambda: None)
