@@ -158,6 +158,7 @@ def _connect_pages(app: Application) -> None:
     pages.chat_page.inspector.view.latency.step_wanted.connect(app.views.show_step)
     app.bridge.snapshot.connect(pages.chat_page.inspector.take)
     pages.server.requests_wanted.connect(app.views.show_requests)
+    pages.models.run_with_wanted.connect(pages.server.run_with)
     for page in (pages.inspect, pages.models_place, pages.runs, pages.server):
         page.wants_front.connect(partial(window.show_widget, page))
     for begins_chat in (pages.models_place.chat_wanted, pages.runs.model_chosen):

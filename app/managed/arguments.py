@@ -11,7 +11,6 @@ from pathlib import Path
 
 import msgspec
 
-from app.clients.target import ServerType
 from app.managed.command import SSH
 from app.managed.failures import why_ended
 from app.managed.launch import PYTHON, Launch, Place
@@ -53,7 +52,7 @@ found = []
 for group in parser._action_groups:
     for action in group._group_actions:
         flags = [one for one in action.option_strings if one.startswith("--")]
-        if not flags or action.help == argparse.SUPPRESS or isinstance(action, argparse._HelpAction):
+        if not flags or flags[0] == "--help" or action.help == argparse.SUPPRESS:
             continue
         found.append({
             "flag": flags[0], "aliases": flags[1:], "group": group.title or "",

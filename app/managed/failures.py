@@ -80,7 +80,8 @@ def why_ended(launch: Launch, code: int, lines: Sequence[str]) -> ErrorInfo:
         missing = next(line for line in reversed(lines) if CANNOT_RUN in line)
         cause = f"Cannot run {missing.rpartition(CANNOT_RUN)[2]}."
         return ErrorInfo(cause, "Check the command and the Python.", "EngineNotStarted")
-    return ErrorInfo(_with(f"{name} ended: {_code_text(code)}.", said), "Restart it.", "EngineEnded")
+    remedy = "Correct its settings." if _VALUE_ERROR in "".join(lines) else "Restart it."
+    return ErrorInfo(_with(f"{name} ended: {_code_text(code)}.", said), remedy, "EngineEnded")
 
 
 def spoken(lines: Sequence[str]) -> str:

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Mapping
 from enum import StrEnum
-from typing import Any
 
 import msgspec
 
@@ -29,7 +27,7 @@ PORT, MODEL = "{port}", "{model}"
 _HOST = re.compile(r"[\w.%:\[\]@-]+", re.ASCII)
 
 
-class Launch(msgspec.Struct, frozen=True, forbid_unknown_fields=False):
+class Launch(msgspec.Struct, frozen=True):
     """interpreter: the Python that has the engine, at its place. host: as ssh takes it. image: of
     the container. command: of a server without a known Python, with {port} and {model}. settings:
     texts by flag; "" is a flag without a value. environment: more variables, by name."""
@@ -79,18 +77,3 @@ def _command_problems(command: str) -> list[Problem]:
     if not any(PORT in word for word in words):
         return [Problem("command", f"Write {PORT} where the command takes its port.")]
     return []
-
-
-def to_builtins(launch: Launch | None) -> Any:
-    """As JSON stores it."""
-    return None if launch is None else msgspec.to_builtins(launch)
-
-
-def from_builtins(stored: object) -> Launch | None:
-    """None for what is no description."""
-    if not isinstance(stored, Mapping):
-        return None
-    try:
-        return msgspec.convert(stored, Launch)
-    except msgspec.ValidationError:
-        return None

@@ -20,6 +20,7 @@ import msgspec
 from PySide6.QtCore import QByteArray, QSettings
 
 from app.clients.connection import from_text, to_text
+from app.managed.launch import Launch
 from app.paths import settings_file
 from app.server.options import ServingChoice
 from app.storage.errors import free_text, probe
@@ -143,6 +144,8 @@ class SettingsStore:
     """The server's last settings; its key is in the keyring."""
     connections = _Stored("connections/list", from_text, to_text, "[]")
     """Remote engines of the user; their keys are in the keyring."""
+    launches = _json("managed/launches", dict[str, Launch], "{}")
+    """Managed engines, by the id of their connection."""
     switch_times = _json("models/switch-times", dict[str, float], "{}")
     """Load time in seconds, by model and precision."""
     quantize_rates = _json("quantize/rates", Rates, "{}")

@@ -65,6 +65,7 @@ class ModelsPage(QWidget):
     its commands should bring it to the front."""
 
     model_chosen = Signal(str, str, object)
+    run_with_wanted = Signal(str)
     wants_front = Signal()
 
     def __init__(
@@ -221,7 +222,7 @@ class ModelsPage(QWidget):
             self._offer_remote(self._repo_id)
 
     def _offer_local(self, source: ModelSource) -> None:
-        others: list[Action] = []
+        others: list[Action] = [("Run with…", lambda: self.run_with_wanted.emit(source.path))]
         if folder_of(source) is not None:
             others.append(("Delete", lambda: self._delete(source)))
         if source.kind is SourceKind.LOCAL:

@@ -13,6 +13,8 @@ from PySide6.QtWidgets import QFrame, QGridLayout, QWidget
 from app.clients.connection import Connection
 from app.features.serve.connections import ConnectionStore, Watcher
 from app.features.serve.engine_cards import WIDTH, ConnectionCard, EngineCard, LocalCard
+from app.features.serve.managed import ManagedEngines
+from app.features.serve.managed_card import ManagedCard
 from app.link.bridge import EngineBridge
 from widgets.controls.frames import scroll_area
 from widgets.controls.layouts import STRETCH, dressed, vbox, wrapped
@@ -43,8 +45,10 @@ class EngineCards(QWidget):
         metrics: MetricStore,
         clock: RedrawClock,
         in_use: Callable[[], str],
+        engines: ManagedEngines,
     ) -> None:
         super().__init__()
+        self._engines = engines
         self._bridge, self._store, self._in_use = bridge, store, in_use
         self._metrics, self._clock = metrics, clock
         self._watchers: dict[str, Watcher] = {}
@@ -65,6 +69,7 @@ class EngineCards(QWidget):
         vbox(area, of=self)
         store.changed.connect(self.renew)
         store.keys.arrived.connect(lambda _: self.renew())
+        engines.changed.connect(self._show_status)
         self.renew()
 
     def close_down(self) -> None:
@@ -95,10 +100,20 @@ class EngineCards(QWidget):
             lambda probe: store.update(known, server_type=probe.server_type, version=probe.version)
         )
         self._keys[connection.id] = key
-        card = self.cards[connection.id] = ConnectionCard(watcher, self._metrics, self._clock)
+        card = self.cards[connection.id] = self._card(watcher)
         card.use_wanted.connect(partial(self.use_wanted.emit, connection))
         card.edit_wanted.connect(partial(self.edit_wanted.emit, known))
         card.watch_toggled.connect(lambda is_on: store.update(known, is_watched=is_on))
+
+    def _card(self, watcher: Watcher) -> ConnectionCard:
+        if self._engines.launch(watcher.connection.id) is None:
+            return ConnectionCard(watcher, self._metrics, self._clock)
+        return ManagedCard(watcher, self._metrics, self._clock, self._engines)
+
+    def _show_status(self, connection_id: str) -> None:
+        card = self.cards.get(connection_id)
+        if isinstance(card, ManagedCard):
+            card.show_status()
 
     def _remove(self, connection_id: str) -> None:
         watcher = self._watchers.pop(connection_id, None)

@@ -6,19 +6,25 @@ from PySide6.QtCore import Signal
 from PySide6.QtGui import QShowEvent
 from PySide6.QtWidgets import QStackedWidget, QWidget
 
+from app.clients.connection import Connection
 from app.features.models.session import ModelSession
 from app.features.serve.cards import EngineCards
 from app.features.serve.connections import ConnectionStore, KeyCache
 from app.features.serve.connections_panel import ConnectionsPanel
 from app.features.serve.controller import KEY, ServerController, ServingState
 from app.features.serve.form import ServingForm
+from app.features.serve.managed import ManagedEngines
+from app.features.serve.managed_form import ManagedForm
 from app.features.serve.parts import Scrolled, ScrolledForm
 from app.features.serve.switch import ATTACH, HERE, MENU, SECTION, SUBMENU, EngineSwitch
 from app.features.serve.view import ServingView
 from app.link.bridge import EngineBridge
+from app.managed.launch import Launch
 from app.server.options import ServingChoice
 from app.window.commands import Command
+from app.window.notices import error_notice
 from app.window.settings_store import SettingsStore
+from engine.errors import ErrorInfo
 from widgets.controls.frames import PageFrame, scroll_by_keys
 from widgets.controls.layouts import button, vbox, wrapped
 from widgets.controls.notice import Toast
@@ -115,8 +121,9 @@ class ServingPanel(QWidget):
 
 
 LEFT_WIDTH, NARROW = 400, 700
+RUN_WITH = "engine.run_with"
 AT_START = "serve_at_start"
-SERVE, OTHERS = range(2)
+SERVE, OTHERS, RUN = range(3)
 """The page's tabs."""
 
 
@@ -136,7 +143,7 @@ class ServerPage(QWidget):
         clock: RedrawClock,
     ) -> None:
         super().__init__()
-        self._settings = settings
+        self._settings, self._session = settings, session
         self.keys = KeyCache(parent=self)
         self.serving = ServerController(bridge, self.keys, self)
         self.panel = ServingPanel(
@@ -148,7 +155,10 @@ class ServerPage(QWidget):
         self.switch = EngineSwitch(
             bridge, session, self.store, self.serving.is_own, lambda: self.serving.is_on, self
         )
-        self.cards = EngineCards(bridge, self.store, metrics, clock, lambda: self.switch.used_id)
+        self.managed = ManagedEngines(settings, self.store, self)
+        self.cards = EngineCards(
+            bridge, self.store, metrics, clock, lambda: self.switch.used_id, self.managed
+        )
         self.toast = Toast(self)
         self.connections = ConnectionsPanel(self.store, self.toast)
         self._right = QStackedWidget()
@@ -156,13 +166,18 @@ class ServerPage(QWidget):
         scroll_by_keys(area)
         self._right.addWidget(area)
         self._right.addWidget(self.cards)
-        forms = (("Serve this engine", self.panel), ("Remote engines", self.connections))
+        self.run_form = ManagedForm()
+        run = ScrolledForm(self.run_form, "Managed engine")
+        forms = (
+            ("Serve this engine", self.panel), ("Remote engines", self.connections),
+            ("Run an engine", run),
+        )  # fmt: skip
         self._frame = PageFrame(
             "Server and remote engines", forms, self._right,
             left_width=LEFT_WIDTH, narrow=NARROW,
         )  # fmt: skip
         self.tabs = self._frame.tabs
-        self.tabs.currentChanged.connect(self._right.setCurrentIndex)
+        self.tabs.currentChanged.connect(lambda tab: self._right.setCurrentIndex(min(tab, OTHERS)))
         vbox(self._frame, of=self)
         self._connect()
         self._show_choice()
@@ -181,6 +196,9 @@ class ServerPage(QWidget):
         self.cards.edit_wanted.connect(self.edit)
         self.switch.edit_wanted.connect(self.edit)
         self.switch.changed.connect(self.cards.mark)
+        self.run_form.start_wanted.connect(self._on_start_wanted)
+        self.managed.ready.connect(self.switch.use)
+        self.managed.failed.connect(self._on_failed)
 
     # For the window ----------------------------------------------------------------------------
 
@@ -199,7 +217,20 @@ class ServerPage(QWidget):
                 ATTACH, "Attach to an engine…", self.begin_connection, MENU, section=SECTION,
                 submenu=SUBMENU,
             ),
+            Command(
+                RUN_WITH, "Run an engine…", self._run_with_latest, MENU, section=SECTION,
+                submenu=SUBMENU,
+            ),
         ]  # fmt: skip
+
+    def run_with(self, model: str) -> None:
+        """Show the form for an engine of others with this model."""
+        self.show_tab(RUN)
+        self.run_form.show_model(model)
+
+    def _run_with_latest(self) -> None:
+        latest = self._session.latest
+        self.run_with("" if latest is None else latest.path)
 
     def start(self) -> None:
         """Called when the window is visible."""
@@ -210,9 +241,15 @@ class ServerPage(QWidget):
         """Called when the program exits."""
         self.toast.dismiss()
         self.cards.close_down()
+        self.managed.close_down()
         self.serving.close_down()
 
     def edit(self, connection_id: str) -> None:
+        launch = self.managed.launch(connection_id)
+        if launch is not None:
+            self.show_tab(RUN)
+            self.run_form.show_launch(launch, connection_id)
+            return
         self.show_tab(OTHERS)
         self.connections.choose(connection_id)
 
@@ -232,6 +269,16 @@ class ServerPage(QWidget):
 
     def _remember(self, choice: ServingChoice) -> None:
         self._settings.serving = choice
+
+    def _on_start_wanted(self, launch: Launch, connection_id: str) -> None:
+        started = self.managed.start(launch, connection_id)
+        self.run_form.show_launch(launch, started)
+
+    def _on_failed(self, connection: Connection, error: ErrorInfo) -> None:
+        known, title = connection.id, f"{connection.name} is not running."
+        restart = ("Restart", lambda: self.managed.restart(known))
+        edit = ("Edit", lambda: self.edit(known))
+        self.switch.notice.emit(error_notice(f"managed-{known}", title, error, restart, edit))
 
     def _show_choice(self) -> None:
         self.view.show_choice(self.panel.choice, has_key=self.panel.has_key)

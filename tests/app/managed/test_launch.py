@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 from pathlib import Path
 
+import msgspec
 import pytest
 from msgspec.structs import replace
 
@@ -12,7 +13,7 @@ from app.clients.target import ServerType
 from app.managed.arguments import read_flags
 from app.managed.command import command_words, engine_words, free_port, is_taken
 from app.managed.interpreters import checked, find
-from app.managed.launch import Launch, Place, from_builtins, to_builtins
+from app.managed.launch import Launch, Place
 from app.managed.log_progress import Progress, Stage, advanced, clean
 from engine.errors import InferdeckError
 from tests.app.managed.conftest import LOGS
@@ -24,8 +25,7 @@ FULL = Launch(
 
 
 def test_a_description_is_stored_and_read() -> None:
-    assert from_builtins(to_builtins(FULL)) == FULL
-    assert from_builtins(None) is None and from_builtins({"kind": "nobody"}) is None
+    assert msgspec.json.decode(msgspec.json.encode(FULL), type=Launch) == FULL
 
 
 @pytest.mark.parametrize(

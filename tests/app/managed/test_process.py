@@ -12,6 +12,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from msgspec.structs import replace
 
 from app.clients.probe import probe
 from app.clients.target import ServerType, Target
@@ -20,7 +21,6 @@ from app.managed.launch import Launch
 from app.managed.log_progress import Stage
 from app.managed.process import ManagedProcess, State
 from engine.errors import InferdeckError
-from msgspec.structs import replace
 from tests import ROOT
 from tests.app.managed.conftest import WAIT_S, Start, wait_until
 
