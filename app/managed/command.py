@@ -74,8 +74,11 @@ def _over_ssh(launch: Launch, port: int) -> list[str]:
     program(("ssh",))
     python = launch.interpreter or "python3"
     variables = [f"{name}={text}" for name, text in launch.environment.items()]
-    words = supervised(python, GRACE_S, engine_words(launch, port))
-    forward = f"{LOOPBACK}:{port}:{LOOPBACK}:{port}"
+    there = free_port()  # probably free there as well; differs, for that may be this machine
+    while there == port:
+        there = free_port()
+    words = supervised(python, GRACE_S, engine_words(launch, there))
+    forward = f"{LOOPBACK}:{port}:{LOOPBACK}:{there}"
     return [*SSH, "-L", forward, launch.host, shlex.join(["env", *variables, *words])]
 
 

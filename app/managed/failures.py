@@ -81,6 +81,8 @@ def why_ended(launch: Launch, code: int, lines: Sequence[str]) -> ErrorInfo:
         cause = f"Cannot run {missing.rpartition(CANNOT_RUN)[2]}."
         return ErrorInfo(cause, "Check the command and the Python.", "EngineNotStarted")
     remedy = "Correct its settings." if _VALUE_ERROR in "".join(lines) else "Restart it."
+    if code < 0 or code > SIGNALS:  # its last line was before that
+        said = ""
     return ErrorInfo(_with(f"{name} ended: {_code_text(code)}.", said), remedy, "EngineEnded")
 
 

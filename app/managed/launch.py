@@ -67,6 +67,16 @@ class Launch(msgspec.Struct, frozen=True):
         return found
 
 
+def parse_environment(text: str) -> dict[str, str]:
+    """Variables of "A=1 B='two words'"; words without a name are left out."""
+    try:
+        words = shlex.split(text)
+    except ValueError:  # a quote is open
+        words = text.split()
+    pairs = (word.partition("=") for word in words)
+    return {name: value for name, _, value in pairs if name.isidentifier()}
+
+
 def _command_problems(command: str) -> list[Problem]:
     try:
         words = shlex.split(command)

@@ -44,6 +44,8 @@ _MARKS: Sequence[tuple[Stage, re.Pattern[str]]] = tuple(
 _ORDER = tuple(Stage)
 _PERCENT = re.compile(r"(\d{1,3})% ?(?:\||completed)", re.IGNORECASE)
 """Of tqdm and of vLLM's "Loading safetensors checkpoint shards: 50% Completed"."""
+LONGEST_MARK = 400
+"""Longer lines are configurations, which have the words of every stage."""
 _FORMS = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 
 
@@ -54,6 +56,8 @@ def clean(line: str) -> str:
 
 def advanced(now: Progress, line: str) -> Progress:
     """The progress after a cleaned line. Stages go forward only."""
+    if len(line) > LONGEST_MARK:
+        return now
     stage = next((stage for stage, words in _MARKS if words.search(line)), None)
     if stage is None or _ORDER.index(stage) < _ORDER.index(now.stage):
         return now

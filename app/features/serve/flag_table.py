@@ -34,7 +34,7 @@ class FlagTable(QWidget):
         self.search.setClearButtonEnabled(True)
         self.search.textChanged.connect(self._filter)
         self.tree = dressed(QTreeWidget(), "Engine settings")
-        self.tree.setHeaderLabels(["Setting", "Value (restart)", "Default"])
+        self.tree.setHeaderLabels(["Setting", "Value", "Default"])
         self.tree.setRootIsDecorated(False)
         self.tree.setUniformRowHeights(True)
         self.tree.setMinimumHeight(HEIGHT)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
+from typing import Any
 
 from PySide6.QtCore import QSignalBlocker, Signal
 from PySide6.QtGui import QShowEvent
@@ -15,7 +17,7 @@ from app.features.serve.parts import StateLine, show_problems
 from app.link.tasks import Task, run_task
 from app.managed.arguments import Flags, read_flags
 from app.managed.interpreters import Interpreter, find
-from app.managed.launch import KINDS, PYTHON, Launch, Place
+from app.managed.launch import KINDS, PYTHON, Launch, Place, parse_environment
 from engine.errors import ErrorInfo
 from widgets.controls.layouts import button, dressed, hbox, vbox
 from widgets.live.figures import StateKind
@@ -23,7 +25,7 @@ from widgets.theme.theme import SPACE_3, restyle
 
 LABELS = {ServerType.OPENAI: "Command"}
 PLACES = {Place.HERE: "This machine", Place.SSH: "SSH host", Place.CONTAINER: "Container"}
-FIELDS = ("host", "image", "interpreter", "command", "model")
+FIELDS = ("host", "image", "interpreter", "command", "model", "environment")
 START, APPLY = "Start", "Apply and restart"
 
 
@@ -37,7 +39,6 @@ class ManagedForm(QWidget):
         self._connection_id = ""
         self._found: dict[str, list[Interpreter]] = {}
         self._task: Task | None = None
-        self._environment: dict[str, str] = {}
         self.kind = dressed(QComboBox(), "Engine")
         for kind in KINDS:
             self.kind.addItem(LABELS.get(kind, kind.value), kind)
@@ -51,6 +52,7 @@ class ManagedForm(QWidget):
             ("image", "Image", "vllm/vllm-openai:latest"),
             ("command", "Command", "server --model {model} --port {port}"),
             ("model", "Model", "folder or Hugging Face name"),
+            ("environment", "Environment variables", "CUDA_VISIBLE_DEVICES=0,1"),
         ):
             line = dressed(QLineEdit(), title)
             line.setPlaceholderText(hint)
@@ -94,17 +96,16 @@ class ManagedForm(QWidget):
 
     @property
     def launch(self) -> Launch:
-        text = {name: line.text().strip() for name, line in self.lines.items()}
+        text: dict[str, Any] = {name: line.text().strip() for name, line in self.lines.items()}
+        text["environment"] = parse_environment(text["environment"])
         return Launch(
             kind=self._kind, place=self._place, **text,
             interpreter=self.interpreter.currentText().strip(), settings=self.flags.settings,
-            environment=self._environment,
         )  # fmt: skip
 
     def show_launch(self, launch: Launch, connection_id: str = "") -> None:
         """Edit the engine of a connection, or begin a new one."""
         self._connection_id = connection_id
-        self._environment = launch.environment
         blocked = [QSignalBlocker(one) for one in (self.kind, self.place, self.interpreter)]
         self.kind.setCurrentIndex(KINDS.index(launch.kind))
         self.place.setCurrentIndex(list(PLACES).index(launch.place))
@@ -112,7 +113,10 @@ class ManagedForm(QWidget):
         self.interpreter.setEditText(launch.interpreter or self.interpreter.currentText())
         del blocked
         for name, line in self.lines.items():
-            line.setText(getattr(launch, name))
+            if name != "environment":
+                line.setText(getattr(launch, name))
+        variables = (f"{name}={text}" for name, text in launch.environment.items())
+        self.lines["environment"].setText(shlex.join(variables))
         self.flags.show_flags(None)
         self.flags.show_settings(launch.settings)
         self._renew()
@@ -197,6 +201,7 @@ class ManagedForm(QWidget):
         visible = {
             "host": launch.place is Place.SSH, "image": launch.place is Place.CONTAINER,
             "interpreter": has_python, "command": launch.is_command, "model": True,
+            "environment": True,
         }  # fmt: skip
         for name, is_visible in visible.items():
             self.fields[name][0].setVisible(is_visible)

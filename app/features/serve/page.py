@@ -170,7 +170,7 @@ class ServerPage(QWidget):
         run = ScrolledForm(self.run_form, "Managed engine")
         forms = (
             ("Serve this engine", self.panel), ("Remote engines", self.connections),
-            ("Run an engine", run),
+            ("Run", run),
         )  # fmt: skip
         self._frame = PageFrame(
             "Server and remote engines", forms, self._right,

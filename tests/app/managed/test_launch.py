@@ -13,7 +13,7 @@ from app.clients.target import ServerType
 from app.managed.arguments import read_flags
 from app.managed.command import command_words, engine_words, free_port, is_taken
 from app.managed.interpreters import checked, find
-from app.managed.launch import Launch, Place
+from app.managed.launch import Launch, Place, parse_environment
 from app.managed.log_progress import Progress, Stage, advanced, clean
 from engine.errors import InferdeckError
 from tests.app.managed.conftest import LOGS
@@ -46,6 +46,17 @@ def test_problems_stand_at_their_fields(launch: Launch, fields: list[str]) -> No
     assert [one.field for one in launch.problems()] == fields
 
 
+@pytest.mark.parametrize(
+    "text, wanted",
+    [
+        ("A=1 B='two words'", {"A": "1", "B": "two words"}), ("", {}), ("=x 9=1 A", {"A": ""}),
+        ("A='open", {"A": "'open"}), ("A=b=c", {"A": "b=c"}),
+    ],
+)  # fmt: skip
+def test_variables_are_read(text: str, wanted: dict[str, str]) -> None:
+    assert parse_environment(text) == wanted
+
+
 def test_the_engines_command_line() -> None:
     words = engine_words(FULL, 8001)
     assert words == [
@@ -59,7 +70,8 @@ def test_the_engines_command_line() -> None:
 def test_ssh_asks_for_nothing_and_forwards_one_port_of_the_loopback() -> None:
     words = command_words(FULL, 8001, "x")
     assert words[0].endswith("ssh") and "BatchMode=yes" in words
-    assert words[words.index("-L") + 1] == "127.0.0.1:8001:127.0.0.1:8001"
+    here, _, there = words[words.index("-L") + 1].partition(":127.0.0.1:")
+    assert here == "127.0.0.1:8001" and int(there) != 8001 and f"--port {there}" in words[-1]
     assert words[-2] == "me@lab" and words[-1].startswith("env 'A=b c' /opt/v/bin/python ")
 
 
@@ -135,4 +147,5 @@ def test_other_marks_of_progress() -> None:
     line = clean("\x1b[36m(Worker)\x1b[0m \rCapturing CUDA graphs (decode):  50%|#####  | 4/8\r\n")
     progress = advanced(progress, line)
     assert progress == (Stage.CAPTURING, 0.5)
+    assert advanced(Progress(), f"config: {'x' * 400} compiling") == Progress()
     assert advanced(progress, "Loading safetensors checkpoint shards: 10% Completed") == progress

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
 import psutil
 import pytest
 from pytestqt.qtbot import QtBot
@@ -109,8 +110,6 @@ def test_a_start_that_fails_leaves_the_engine_of_before(
     qtbot: QtBot, application: Application, page: ServerPage, launch: Launch
 ) -> None:
     open_model(qtbot, application)
-    import msgspec
-
     bad = msgspec.structs.replace(launch, environment={"SCRIPTED_FAIL": "unknown_model"})
     page.run_form.show_launch(bad)
     with qtbot.waitSignal(page.managed.failed, timeout=WAIT_MS) as failed:
@@ -124,6 +123,8 @@ def test_the_form_reads_the_engines_own_settings(
 ) -> None:
     form = page.run_form
     form.show_launch(launch)
+    form.show_launch(msgspec.structs.replace(launch, environment={"A": "b c"}))
+    assert form.launch.environment == {"A": "b c"}
     assert form.start.text() == START and form.start.isEnabled()
     form.read.click()
     qtbot.waitUntil(lambda: form.flags.tree.topLevelItemCount() > 0, timeout=WAIT_MS)
@@ -141,11 +142,11 @@ def test_fields_follow_the_engine_and_the_place(page: ServerPage) -> None:
     form = page.run_form
     fields = lambda: {name for name, (field, _) in form.fields.items() if not field.isHidden()}
     form.show_launch(Launch(place=Place.SSH))
-    assert fields() == {"host", "interpreter", "model"}
+    assert fields() == {"host", "interpreter", "model", "environment"}
     form.show_launch(Launch(place=Place.CONTAINER))
-    assert fields() == {"image", "model"}
+    assert fields() == {"image", "model", "environment"}
     form.show_launch(Launch(kind=ServerType.OPENAI, command="x {port}"))
-    assert fields() == {"command", "model"} and form.start.isEnabled()
+    assert fields() == {"command", "model", "environment"} and form.start.isEnabled()
 
 
 def test_run_with_takes_the_model_along(application: Application, page: ServerPage) -> None:
