@@ -84,9 +84,9 @@ def _folders(package: str, more: Iterable[str]) -> Iterator[Path]:
         given = Path(path).expanduser()
         yield given if given.is_dir() else given.parent.parent
     for program in (package, "python3", "python"):
-        if path := which(program):
-            yield Path(path).parent.parent
-            yield Path(path).resolve().parent.parent
+        if executable := which(program):
+            yield Path(executable).parent.parent
+            yield Path(executable).resolve().parent.parent
     for root in (Path.home(), Path.cwd(), Path("/opt")):
         for pattern in _ENVIRONMENTS:
             with suppress(OSError):

@@ -57,7 +57,11 @@ class ServingPanel(QWidget):
     renewed = Signal()
 
     def __init__(
-        self, controller: ServerController, keys: KeyCache, choice: ServingChoice, *,
+        self,
+        controller: ServerController,
+        keys: KeyCache,
+        choice: ServingChoice,
+        *,
         starts_itself: bool,
     ) -> None:
         super().__init__()
