@@ -130,7 +130,7 @@ def _of_ssh(launch: Launch, code: int, log: str) -> ErrorInfo | None:
     if _UNREACHABLE.search(log) and not _DEAD.search(log):
         return ErrorInfo(f"{host} cannot be reached by SSH.", f"Try: ssh {host}", "SshError")
     return ErrorInfo(
-        f"The SSH connection to {host} was lost; the engine there ends by itself.",
+        f"The SSH connection to {host} was lost. The engine there stops.",
         "Restart it once the host is reachable.", "SshError",
     )  # fmt: skip
 

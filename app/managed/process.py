@@ -1,7 +1,7 @@
 """`ManagedProcess`: an engine that runs: its log, progress, health and end.
 
-starting --(health answers)--> ready --(it ends)--> ended
-    \\-------- stop() --------> stopping -----------^
+    starting --(health answers)--> ready --(it ends)--> ended
+        \\-------- stop() --------> stopping -----------^
 """
 
 from __future__ import annotations
