@@ -16,6 +16,7 @@ from app.managed.failures import why_ended
 from app.managed.launch import PYTHON, Launch, Place
 from app.paths import data_dir
 from engine.errors import InferdeckError
+from engine.units import rough_duration
 
 TIMEOUT_S = 180.0
 """The first import of an engine reads gigabytes."""
@@ -160,7 +161,7 @@ def _asked(launch: Launch) -> Flags:
         cause = f"Cannot run {launch.interpreter}: {error.strerror}."
         raise InferdeckError(cause, "Choose another Python.") from None
     except subprocess.TimeoutExpired:
-        cause = f"{launch.kind.value} did not list its flags within {TIMEOUT_S:.0f} s."
+        cause = f"{launch.kind.value} did not list its flags within {rough_duration(TIMEOUT_S)}."
         raise InferdeckError(cause, "Try again.") from None
     if found := parsed(ended.stdout.splitlines()):
         return found
