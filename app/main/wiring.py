@@ -46,10 +46,11 @@ def _connect_notices(app: Application) -> None:
     app.notices.shown.connect(app.history.add)
     for notice in (
         app.session.notice, app.engine_settings.notice, app.recordings.notice, app.layouts.notice,
-        app.crash.notice, app.pages.server.switch.notice,
+        app.crash.notice, app.pages.server.switch.notice, app.pages.server.engines.notice,
     ):  # fmt: skip
         notice.connect(app.notices.show_notice)
-    for gone in (app.session.notice_gone, app.pages.server.switch.notice_gone):
+    server = app.pages.server
+    for gone in (app.session.notice_gone, server.switch.notice_gone, server.engines.notice_gone):
         gone.connect(app.notices.dismiss)
     app.session.notice_gone.connect(app.history.end)
 
@@ -96,6 +97,7 @@ def _connect_model(app: Application) -> None:
     app.session.already_open.connect(show_already_open)
     app.window.model_dropped.connect(app.pages.models.open_model)
     app.pages.models.model_chosen.connect(app.session.open)
+    app.pages.models.run_wanted.connect(app.pages.server.run_with)
     app.load_strip.cancelled.connect(app.bridge.cancel_load)
 
 
@@ -158,7 +160,6 @@ def _connect_pages(app: Application) -> None:
     pages.chat_page.inspector.view.latency.step_wanted.connect(app.views.show_step)
     app.bridge.snapshot.connect(pages.chat_page.inspector.take)
     pages.server.requests_wanted.connect(app.views.show_requests)
-    pages.models.run_with_wanted.connect(pages.server.run_with)
     for page in (pages.inspect, pages.models_place, pages.runs, pages.server):
         page.wants_front.connect(partial(window.show_widget, page))
     for begins_chat in (pages.models_place.chat_wanted, pages.runs.model_chosen):

@@ -5,4 +5,5 @@ interpreters, arguments   Pythons that have an engine; its flags, read from its 
 supervisor, command       the command line, and the process that ends with the window
 log_progress, failures    what its log says: progress, and why it ended
 process                   ManagedProcess: start, progress, health, crash, stop
+drain                     requests end before a restart
 """

@@ -67,14 +67,15 @@ class Launch(msgspec.Struct, frozen=True):
         return found
 
 
-def parse_environment(text: str) -> dict[str, str]:
-    """Variables of "A=1 B='two words'"; words without a name are left out."""
+def parse_environment(text: str) -> dict[str, str] | None:
+    """Variables of "A=1 B='two words'"; None where that is not what it is."""
     try:
-        words = shlex.split(text)
+        pairs = [word.partition("=") for word in shlex.split(text)]
     except ValueError:  # a quote is open
-        words = text.split()
-    pairs = (word.partition("=") for word in words)
-    return {name: value for name, _, value in pairs if name.isidentifier()}
+        return None
+    if not all(name.isidentifier() and sign for name, sign, _ in pairs):
+        return None
+    return {name: value for name, _, value in pairs}
 
 
 def _command_problems(command: str) -> list[Problem]:

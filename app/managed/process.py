@@ -22,7 +22,14 @@ from enum import StrEnum
 from typing import IO, NamedTuple
 
 from app.managed.arguments import engine_environment
-from app.managed.command import GRACE_S, LOOPBACK, command_words, free_port, removal_words
+from app.managed.command import (
+    GRACE_S,
+    LOOPBACK,
+    command_words,
+    free_port,
+    is_taken,
+    removal_words,
+)
 from app.managed.failures import why_ended
 from app.managed.launch import Launch
 from app.managed.log_progress import Progress, advanced, clean
@@ -67,13 +74,15 @@ class Status(NamedTuple):
 class ManagedProcess:
     """Started by the constructor, which raises OSError or InferdeckError. Any thread may use it.
 
-    on_change: called by a thread of its own after `status` changed. name: of a container.
+    on_change: called by a thread of its own after `status` changed. name: of a container. port: to
+    serve at where it is free, so that clients find a restarted engine again.
     """
 
     def __init__(
-        self, launch: Launch, on_change: Callable[[], None], name: str = "inferdeck"
+        self, launch: Launch, on_change: Callable[[], None], name: str = "inferdeck", port: int = 0
     ) -> None:
-        self.launch, self.port = launch, free_port()
+        self.launch = launch
+        self.port = port if port and not is_taken(port) else free_port()
         self._on_change = on_change
         self._removal = removal_words(launch, name)
         self._lines: deque[str] = deque(maxlen=LINES)

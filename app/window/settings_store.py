@@ -145,7 +145,7 @@ class SettingsStore:
     connections = _Stored("connections/list", from_text, to_text, "[]")
     """Remote engines of the user; their keys are in the keyring."""
     launches = _json("managed/launches", dict[str, Launch], "{}")
-    """Managed engines, by the id of their connection."""
+    """Engines that the window runs, by the id of their connection."""
     switch_times = _json("models/switch-times", dict[str, float], "{}")
     """Load time in seconds, by model and precision."""
     quantize_rates = _json("quantize/rates", Rates, "{}")

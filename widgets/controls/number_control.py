@@ -19,13 +19,13 @@ from widgets.theme.theme import figure_font, theme_notifier
 @dataclass(frozen=True, slots=True)
 class RowSpec:
     """Declares the control of a row: `choices`, (value, text) pairs, a combo box; `is_path` a
-    choice of folder; `is_folders` a list of folders; none of these and no bounds a switch; else a
-    number.
+    choice of folder; `is_folders` a list of folders; `is_text` a text; none of these and no bounds
+    a switch; else a number.
 
     steps: slider positions, ascending, in the setting's unit; none for no slider.
     scale: the setting's units per shown unit (2**30 for bytes shown in GiB).
     is_whole: whether the setting's value is an integer, whatever is shown.
-    auto: the text for None, where None is allowed.
+    auto: the text for None, where None is allowed; the placeholder of an empty text.
     all: the text for the largest number; with it values are texts: auto, all, or a number.
     """
 
@@ -45,6 +45,7 @@ class RowSpec:
     all: str = ""
     is_path: bool = False
     is_folders: bool = False
+    is_text: bool = False
 
 
 def describe(control: QWidget, spec: RowSpec) -> None:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 from PySide6.QtCore import Qt, Signal
-from PySide6.QtWidgets import QCheckBox, QComboBox, QLabel, QToolButton, QWidget
+from PySide6.QtWidgets import QCheckBox, QComboBox, QLabel, QLineEdit, QToolButton, QWidget
 
 from widgets.controls.combo import ElidedCombo, describe_items
 from widgets.controls.layouts import STRETCH, Label, button, dressed, hbox, vbox
@@ -145,6 +145,8 @@ def _make_control(spec: RowSpec) -> Control:
         folders = FolderList(spec.label)
         folders.setAccessibleDescription(spec.help)
         return folders
+    if spec.is_text:
+        return TextControl(spec)
     if spec.choices:
         return ChoiceControl(spec)
     if spec.minimum is None and spec.maximum is None:
@@ -167,6 +169,31 @@ class SwitchControl(QCheckBox):
 
     def set_value(self, value: Any) -> None:
         self.setChecked(bool(value))
+
+
+class TextControl(QLineEdit):
+    """A line of text; `changed` when it is left or at Return."""
+
+    changed = Signal(object)
+
+    def __init__(self, spec: RowSpec) -> None:
+        super().__init__()
+        self.setPlaceholderText(spec.auto)
+        describe(self, spec)
+        self._told = ""
+        self.editingFinished.connect(self._tell)
+
+    def value(self) -> str:
+        return self.text().strip()
+
+    def set_value(self, value: Any) -> None:
+        self._told = str(value)
+        self.setText(self._told)
+
+    def _tell(self) -> None:
+        if self.value() != self._told:
+            self._told = self.value()
+            self.changed.emit(self._told)
 
 
 class ChoiceControl(ElidedCombo):
@@ -207,4 +234,4 @@ class ChoiceControl(ElidedCombo):
         self.setCurrentIndex(self.findData(value))
 
 
-Control = SwitchControl | ChoiceControl | NumberControl | PathControl | FolderList
+Control = SwitchControl | TextControl | ChoiceControl | NumberControl | PathControl | FolderList

@@ -8,7 +8,7 @@ Properties that widgets set to ask for a look (see `widgets.theme.theme.restyle`
     QLabel        role="title" | "small" | "muted" | "figure" | "unit" | "code" | "error" |
                   "warning" | "better" | "worse",
                   tone="success" | "warning" (the colour alone),
-                  badge="live" | "cache rebuild" | "reload" | "neutral"
+                  badge="live" | "cache rebuild" | "reload" | "restart" | "neutral"
     QTabBar       tight=True (tabs closer together)
     QAbstractItemView, QTextEdit...   bare=True (no border, the surface of what is around it)
 """
@@ -82,7 +82,9 @@ QLabel[badge] {
 }
 QLabel[badge="live"] { color: $badge_live; border-color: $badge_live; }
 QLabel[badge="cache rebuild"] { color: $badge_rebuild; border-color: $badge_rebuild; }
-QLabel[badge="reload"] { color: $badge_reload; border-color: $badge_reload; }
+QLabel[badge="reload"], QLabel[badge="restart"] {
+    color: $badge_reload; border-color: $badge_reload;
+}
 
 QPushButton {
     background: $panel; color: $text; border: 1px solid $border; border-radius: 4px;

@@ -50,6 +50,7 @@ NARROW = 620
 LIST_WIDTH = 360
 HERE, ON_THE_HUB = 0, 1
 OPEN, CHAT = "Open", "Chat"
+RUN = "Run with vLLM, SGLang…"
 
 
 class OpenModel(Protocol):
@@ -61,11 +62,12 @@ class OpenModel(Protocol):
 
 
 class ModelsPage(QWidget):
-    """`model_chosen`: path, load_format and settings of a model to open; `wants_front` when one of
-    its commands should bring it to the front."""
+    """`model_chosen`: path, load_format and settings of a model to open; `run_wanted`: path of one
+    to run with another engine; `wants_front` when one of its commands should bring it to the
+    front."""
 
     model_chosen = Signal(str, str, object)
-    run_with_wanted = Signal(str)
+    run_wanted = Signal(str)
     wants_front = Signal()
 
     def __init__(
@@ -222,11 +224,13 @@ class ModelsPage(QWidget):
             self._offer_remote(self._repo_id)
 
     def _offer_local(self, source: ModelSource) -> None:
-        others: list[Action] = [("Run with…", lambda: self.run_with_wanted.emit(source.path))]
+        others: list[Action] = []
         if folder_of(source) is not None:
             others.append(("Delete", lambda: self._delete(source)))
         if source.kind is SourceKind.LOCAL:
             others.append(("Remove from list", lambda: self.library.drop_folder(source)))
+        if source.load_format != "dummy":
+            others.append((RUN, lambda: self.run_wanted.emit(source.path)))
         self.detail.offer((self._open_text, self._open), others, self.inspector.can_open)
 
     @property

@@ -14,7 +14,7 @@ from app.clients.connection import Connection
 from app.features.serve.connections import ConnectionStore, Watcher
 from app.features.serve.engine_cards import WIDTH, ConnectionCard, EngineCard, LocalCard
 from app.features.serve.managed import ManagedEngines
-from app.features.serve.managed_card import ManagedCard
+from app.features.serve.managed_card import LogPane, ManagedCard
 from app.link.bridge import EngineBridge
 from widgets.controls.frames import scroll_area
 from widgets.controls.layouts import STRETCH, dressed, vbox, wrapped
@@ -24,8 +24,8 @@ from widgets.theme.fonts import scaled
 from widgets.theme.theme import SPACE_2, SPACE_4
 
 EMPTY = (
-    "Add a remote engine on the left: Inferdeck, vLLM, SGLang, TensorRT-LLM, TGI, llama.cpp or "
-    "another OpenAI-compatible server."
+    "On the left, connect to a server that is running (Inferdeck, vLLM, SGLang, TensorRT-LLM, TGI, "
+    "llama.cpp or another OpenAI-compatible server), or run one."
 )
 IN_USE = "In use by this window"
 USE = "Use this engine for chats and views; existing chats are kept"
@@ -63,13 +63,14 @@ class EngineCards(QWidget):
         self._grid.setSpacing(SPACE_2)
         self._columns = 0
         holder = dressed(QWidget(), bare=True)
-        vbox(self._grid, self._note, STRETCH, of=holder, spacing=SPACE_4)
+        self.log = LogPane()
+        vbox(self._grid, self._note, self.log, STRETCH, of=holder, spacing=SPACE_4)
         area = scroll_area(holder, "Engines")
         area.setFocusPolicy(Qt.FocusPolicy.NoFocus)  # the cards' buttons have it
         vbox(area, of=self)
         store.changed.connect(self.renew)
         store.keys.arrived.connect(lambda _: self.renew())
-        engines.changed.connect(self._show_status)
+        engines.changed.connect(lambda _: self._watch())
         self.renew()
 
     def close_down(self) -> None:
@@ -100,20 +101,15 @@ class EngineCards(QWidget):
             lambda probe: store.update(known, server_type=probe.server_type, version=probe.version)
         )
         self._keys[connection.id] = key
-        card = self.cards[connection.id] = self._card(watcher)
+        if store.launch(known) is None:
+            card = ConnectionCard(watcher, self._metrics, self._clock)
+        else:
+            card = ManagedCard(watcher, self._metrics, self._clock, self._engines)
+            card.log_wanted.connect(partial(self.show_log, known))
+        self.cards[known] = card
         card.use_wanted.connect(partial(self.use_wanted.emit, connection))
         card.edit_wanted.connect(partial(self.edit_wanted.emit, known))
         card.watch_toggled.connect(lambda is_on: store.update(known, is_watched=is_on))
-
-    def _card(self, watcher: Watcher) -> ConnectionCard:
-        if self._engines.launch(watcher.connection.id) is None:
-            return ConnectionCard(watcher, self._metrics, self._clock)
-        return ManagedCard(watcher, self._metrics, self._clock, self._engines)
-
-    def _show_status(self, connection_id: str) -> None:
-        card = self.cards.get(connection_id)
-        if isinstance(card, ManagedCard):
-            card.show_status()
 
     def _remove(self, connection_id: str) -> None:
         watcher = self._watchers.pop(connection_id, None)
@@ -125,10 +121,18 @@ class EngineCards(QWidget):
         card.hide()
         card.deleteLater()
 
+    def show_log(self, connection_id: str) -> None:
+        """Of an engine that this window runs."""
+        known = self._store.find(connection_id)
+        if known is not None:
+            self.log.show_log(known.name, lambda: self._engines.lines(connection_id))
+
     def _watch(self) -> None:
-        """Watch the visible and the always-watched engines."""
+        """Watch the visible and the always-watched engines; of our own those that are ready."""
         for one in self._store.connections:
             wanted = one.is_watched or self.isVisible()
+            if self._store.launch(one.id) is not None:
+                wanted = wanted and self._engines.is_ready(one.id)
             if not wanted or self._store.keys.is_known(one.key_name):
                 self._watchers[one.id].set_on(wanted)
             else:

@@ -13,6 +13,7 @@ from app.clients.look import LOOK_TIMEOUT_S as TIMEOUT_S
 from app.clients.look import LiveFigures, Looker
 from app.clients.target import LinkState, Probe, Target
 from app.link.tasks import Task, run_task
+from app.managed.launch import Launch
 from app.window.settings_store import SettingsStore
 from engine.errors import ErrorInfo
 from widgets.live.metric_store import RATE_S, SPAN_S
@@ -99,6 +100,7 @@ class ConnectionStore(QObject):
         super().__init__(parent)
         self._settings, self.keys = settings, keys
         self._all = settings.connections
+        self._launches = settings.launches
 
     @property
     def connections(self) -> list[Connection]:
@@ -116,6 +118,14 @@ class ConnectionStore(QObject):
     def key(self, connection: Connection) -> str:
         """The API key, or "" before it is read."""
         return self.keys.key(connection.key_name)
+
+    def launch(self, connection_id: str) -> Launch | None:
+        """How this window runs the engine; None for one that others run."""
+        return self._launches.get(connection_id)
+
+    def set_launch(self, connection_id: str, launch: Launch) -> None:
+        self._launches[connection_id] = launch
+        self._settings.launches = self._launches
 
     def keep(self, connection: Connection, key: str | None = None) -> None:
         """Add or replace a connection, with `key` where given."""
@@ -136,7 +146,7 @@ class ConnectionStore(QObject):
             self.keep(dataclasses.replace(known, **changes))
 
     def delete(self, connection_id: str) -> int:
-        """Delete; returns the index. The key stays until `forget_key`, for undo."""
+        """Delete; returns the index. Its key stays until `forget`, for undo."""
         place = next(p for p, one in enumerate(self._all) if one.id == connection_id)
         del self._all[place]
         self._store()
@@ -146,8 +156,11 @@ class ConnectionStore(QObject):
         self._all.insert(place, connection)
         self._store()
 
-    def forget_key(self, connection: Connection) -> None:
+    def forget(self, connection: Connection) -> None:
+        """Forget the key and the settings of a deleted connection."""
         self.keys.put(connection.key_name, "")
+        if self._launches.pop(connection.id, None) is not None:
+            self._settings.launches = self._launches
 
     def _store(self) -> None:
         self._settings.connections = self._all

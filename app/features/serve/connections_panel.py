@@ -1,4 +1,5 @@
-"""`ConnectionsPanel`: the list of connections, and the form of the selected one."""
+"""`ConnectionsPanel`: the list of engines, and the form of the selected one: a connection to a
+server that others run, or an engine that this window runs."""
 
 from __future__ import annotations
 
@@ -20,10 +21,12 @@ from app.clients.connection import (
 from app.clients.target import Probe, Target
 from app.features.serve.connection_form import ConnectionForm
 from app.features.serve.connections import ConnectionStore, probe
+from app.features.serve.launch_panel import LaunchPanel
 from app.features.serve.parts import ScrolledForm
 from app.link.tasks import Task, run_task
+from app.managed.launch import Launch
 from engine.errors import ErrorInfo
-from widgets.controls.layouts import button, dressed, hbox, label, vbox
+from widgets.controls.layouts import STRETCH, button, dressed, hbox, label, stack, vbox
 from widgets.controls.notice import Toast
 from widgets.theme.theme import SPACE_1, SPACE_2, restyle
 
@@ -37,23 +40,25 @@ class ConnectionsPanel(QWidget):
 
     saved = Signal(object)  # Connection
 
-    def __init__(self, store: ConnectionStore, toast: Toast) -> None:
+    def __init__(self, store: ConnectionStore, toast: Toast, launches: LaunchPanel) -> None:
         super().__init__()
-        self._store, self._toast = store, toast
+        self._store, self._toast, self.launches = store, toast, launches
         self._chosen = ""  # id; "" for a new one
         self._task: Task | None = None
         self._found: tuple[Target, Probe] | None = None  # who answered last
         self.list = dressed(QListWidget(), "Connections")
         self.list.setFixedHeight(ROWS * (self.fontMetrics().height() + SPACE_2) + SPACE_2)
-        self.add = button("New", self.begin, "Add a connection")
+        self.add = button("Connect…", self.begin, "Add a server that is running already")
+        self.run = button("Run…", self.begin_launch, "Start vLLM, SGLang or another server here")
         self.delete_button = button(
             "Delete", self.delete, "Delete this connection (Delete key); can be undone"
         )
         self.form = ConnectionForm()
         self.title = label(role="title")
+        self._forms = stack(ScrolledForm(self.form, "Engine"), launches)
         vbox(
-            self.list, SPACE_1, hbox((self.title, 1), self.add, self.delete_button),
-            (ScrolledForm(self.form, "Engine"), 1), of=self, spacing=SPACE_1,
+            self.list, hbox(self.add, self.run, STRETCH, self.delete_button), SPACE_1, self.title,
+            (self._forms, 1), of=self, spacing=SPACE_1,
         )  # fmt: skip
         self.list.currentRowChanged.connect(self._on_row)
         delete = QShortcut(QKeySequence(QKeySequence.StandardKey.Delete), self.list)
@@ -65,6 +70,7 @@ class ConnectionsPanel(QWidget):
         store.changed.connect(self._fill)
         store.keys.arrived.connect(self._on_key)
         store.keys.problem_changed.connect(self._renew)
+        launches.started.connect(self._on_started)
         self._fill()
 
     # What the user does ------------------------------------------------------------------------
@@ -82,6 +88,14 @@ class ConnectionsPanel(QWidget):
         self.list.setCurrentRow(-1)
         self._show(None)
         self.form.name.setFocus()
+
+    def begin_launch(self, model: str = "") -> None:
+        """Run an engine, with this model."""
+        self.list.setCurrentRow(-1)
+        self._show(None)
+        self.launches.show_engine("", Launch(model=model))
+        self._forms.setCurrentWidget(self.launches)
+        self._renew()
 
     def test(self) -> None:
         """Probe the typed address."""
@@ -135,8 +149,12 @@ class ConnectionsPanel(QWidget):
         place = self._store.delete(gone.id)
         self._toast.show_message(
             f"Deleted connection “{gone.name}”.", "Undo",
-            partial(self._restore, gone, place), partial(self._store.forget_key, gone),
+            partial(self._restore, gone, place), partial(self._store.forget, gone),
         )  # fmt: skip
+
+    def _on_started(self, connection_id: str) -> None:
+        self._chosen = connection_id
+        self._fill()
 
     def _restore(self, connection: Connection, place: int) -> None:
         self._store.restore(connection, place)
@@ -169,6 +187,10 @@ class ConnectionsPanel(QWidget):
         self._forget_test()
         self._found = None
         self._chosen = connection.id if connection is not None else ""
+        launch = self._store.launch(self._chosen)
+        self._forms.setCurrentIndex(int(launch is not None))
+        if launch is not None:
+            self.launches.show_engine(self._chosen, launch)
         if connection is None:
             self.form.show_values("", "", "", "")
         else:
@@ -208,7 +230,9 @@ class ConnectionsPanel(QWidget):
     def _renew(self, problems: list[Problem] | None = None) -> None:
         name, url, key, model = self.form.values
         chosen = self.chosen
-        self.title.setText(chosen.name if chosen is not None else "New connection")
+        is_launch = self._forms.currentWidget() is self.launches
+        title = "Run an engine" if is_launch else "New connection"
+        self.title.setText(chosen.name if chosen is not None else title)
         self.form.show_problems(problems or (), self._store.keys.problem if key else "")
         self.delete_button.setEnabled(chosen is not None)
         written = chosen is None or (name, url, key, model) != (

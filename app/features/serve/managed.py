@@ -1,139 +1,229 @@
-"""`ManagedEngines`: the engines that this window runs, each with a connection in the store."""
+"""`ManagedEngines`: starts, restarts and stops the engines that this window runs.
+
+start --> starting --(ready)--> used by the window
+restart: drain --> stop --> start on the same port, and used again where it was in use
+
+An engine is a connection with a `Launch`; the window attaches to it as to any other.
+"""
 
 from __future__ import annotations
 
-from dataclasses import replace
-from pathlib import PurePath
+import time
+from functools import partial
 
 import shiboken6
 from PySide6.QtCore import QObject, Signal
 
-from app.clients.connection import Connection, new_connection, suggested_name
+from app.clients.connection import Connection, new_connection
+from app.clients.target import ServerType
 from app.features.serve.connections import ConnectionStore
+from app.features.serve.switch import EngineSwitch
+from app.link.tasks import Task, run_task
+from app.managed.command import LOOPBACK, free_port
+from app.managed.drain import drain
 from app.managed.launch import Launch
 from app.managed.process import ManagedProcess, State, Status
-from app.window.settings_store import SettingsStore
-from engine.errors import ErrorInfo, InferdeckError
+from app.window.notices import error_notice
+from engine.errors import ErrorInfo, InferdeckError, describe
+from widgets.live.figures import StateKind
 
-AWAITED_S = 2.0
-NOT_RUNNING = Status(State.ENDED)
+DRAIN_S = 30.0
+CLOSE_S = 3.0
+"""For engines to end by themselves at the exit; their supervisors end them later otherwise."""
+DRAINING = "Finishing requests before the restart"
+KINDS: dict[State, StateKind] = {
+    State.STARTING: "loading",
+    State.READY: "busy",
+    State.STOPPING: "loading",
+    State.ENDED: "idle",
+}
 
 
 class ManagedEngines(QObject):
-    """`changed(connection id)`: its status. `ready(Connection)`: it answers; use it.
-    `failed(Connection, ErrorInfo)`: it did not start, or ended by itself."""
+    """`changed(connection id)`. `log_wanted`, `edit_wanted`: of a connection id."""
 
     changed = Signal(str)
-    ready = Signal(object)
-    failed = Signal(object, object)
-    _moved = Signal(str)  # from the threads of the processes
+    notice = Signal(object)  # Notice
+    notice_gone = Signal(str)
+    log_wanted = Signal(str)
+    edit_wanted = Signal(str)
+    _moved = Signal(str)  # from a thread of the process
 
-    def __init__(
-        self, settings: SettingsStore, store: ConnectionStore, parent: QObject | None = None
-    ) -> None:
+    def __init__(self, store: ConnectionStore, switch: EngineSwitch, parent: QObject) -> None:
         super().__init__(parent)
-        self._settings, self._store = settings, store
-        self._launches = settings.launches
+        self._store, self._switch = store, switch
         self._processes: dict[str, ManagedProcess] = {}
-        self._told: dict[str, State] = {}
-        self._again: set[str] = set()  # they start once they have ended
+        self._failures: dict[str, ErrorInfo] = {}  # of engines that could not be started
+        self._before: dict[str, Launch] = {}  # the settings that worked last
+        self._to_use: set[str] = set()
+        self._to_restart: set[str] = set()
+        self._drains: dict[str, Task] = {}
         self._moved.connect(self._on_moved)
-        store.changed.connect(self._drop_deleted)
+        store.changed.connect(self._stop_deleted)
 
-    # What the user does ------------------------------------------------------------------------
-
-    def launch(self, connection_id: str) -> Launch | None:
-        return self._launches.get(connection_id)
+    # What is so ----------------------------------------------------------------------------------
 
     def status(self, connection_id: str) -> Status:
         process = self._processes.get(connection_id)
-        return NOT_RUNNING if process is None else process.status
+        if process is not None:
+            return process.status
+        return Status(State.ENDED, error=self._failures.get(connection_id))
+
+    def text(self, connection_id: str) -> tuple[str, StateKind]:
+        """Its state for the user."""
+        if connection_id in self._drains:
+            return DRAINING, "loading"
+        status = self.status(connection_id)
+        if status.error is not None:
+            return f"{status.error.cause} {status.error.remedy}".strip(), "error"
+        return status.text, KINDS[status.state]
+
+    def is_running(self, connection_id: str) -> bool:
+        return self.status(connection_id).is_running
+
+    def is_ready(self, connection_id: str) -> bool:
+        return self.status(connection_id).state is State.READY
 
     def lines(self, connection_id: str) -> list[str]:
-        """The last of its log."""
+        """The last lines of its log."""
         process = self._processes.get(connection_id)
-        return [] if process is None else process.lines
+        return process.lines if process is not None else []
 
-    def start(self, launch: Launch, connection_id: str = "") -> str:
-        """Start a new engine, or that of a connection again with another description. Returns the
-        connection's id."""
-        connection = self._store.find(connection_id)
-        if connection is None:
-            connection = self._new_connection(launch)
-        self._launches[connection.id] = launch
-        self._settings.launches = self._launches
-        if self.status(connection.id).is_running:
-            self._again.add(connection.id)
-            self._processes[connection.id].stop()
+    # What the user does --------------------------------------------------------------------------
+
+    def add(self, name: str, launch: Launch) -> Connection:
+        """A new engine; not started yet."""
+        made = new_connection(name, f"http://{LOOPBACK}:{free_port()}")
+        self._store.set_launch(made.id, launch)
+        self._store.keep(made)
+        return made
+
+    def apply(self, connection_id: str, launch: Launch) -> None:
+        """Start with these settings; one that runs is restarted."""
+        self._store.set_launch(connection_id, launch)
+        if self.is_running(connection_id):
+            self.restart(connection_id)
         else:
-            self._begin(connection, launch)
-        return connection.id
+            self.start(connection_id)
+
+    def start(self, connection_id: str) -> None:
+        """Start; the window uses it once it is ready."""
+        if self.is_running(connection_id):
+            return
+        self._to_use.add(connection_id)
+        self._start(connection_id)
 
     def restart(self, connection_id: str) -> None:
-        launch = self.launch(connection_id)
-        if launch is not None:
-            self.start(launch, connection_id)
+        """Restart once its requests are finished, or after `DRAIN_S`. A second call does not wait
+        for them."""
+        connection = self._store.find(connection_id)
+        if connection is None or not self.is_running(connection_id):
+            self.start(connection_id)
+            return
+        self._to_restart.add(connection_id)
+        if self._switch.used_id == connection_id:
+            self._to_use.add(connection_id)
+        waits = connection_id not in self._drains and self.is_ready(connection_id)
+        if not waits:
+            self._end(connection_id)
+            return
+        target = connection.target(self._store.key(connection))
+        kind = connection.server_type or ServerType.OPENAI
+        go_on = partial(self._end, connection_id)
+        self._drains[connection_id] = run_task(
+            self, lambda: drain(target, kind, DRAIN_S), lambda left: go_on(), lambda error: go_on()
+        )
+        self.changed.emit(connection_id)
 
     def stop(self, connection_id: str) -> None:
-        self._again.discard(connection_id)
+        """Stop it; the window goes back to its own engine where it used this one."""
+        self._to_restart.discard(connection_id)
+        self._to_use.discard(connection_id)
+        if self._switch.used_id == connection_id:
+            self._switch.back()
+        self._end(connection_id)
+
+    def close_down(self) -> None:
+        """The program exits, and its engines with it."""
+        for task in self._drains.values():
+            task.cancel()
+        for process in self._processes.values():
+            process.stop()
+        end = time.monotonic() + CLOSE_S
+        for process in self._processes.values():
+            process.wait(max(0.0, end - time.monotonic()))
+
+    # The processes -------------------------------------------------------------------------------
+
+    def _start(self, connection_id: str) -> None:
+        launch, connection = self._store.launch(connection_id), self._store.find(connection_id)
+        if launch is None or connection is None:
+            return
+        self.notice_gone.emit(_key(connection_id))
+        self._failures.pop(connection_id, None)
+        self._processes.pop(connection_id, None)
+        port = int(connection.base_url.rpartition(":")[2])
+
+        def tell() -> None:
+            if shiboken6.isValid(self):
+                self._moved.emit(connection_id)
+
+        try:
+            process = ManagedProcess(launch, tell, f"inferdeck-{connection_id}", port)
+        except (InferdeckError, OSError) as error:
+            self._failures[connection_id] = describe(error)
+            self._complain(connection, describe(error))
+        else:
+            self._processes[connection_id] = process
+            kind = launch.kind if not launch.is_command else None
+            self._store.update(connection_id, base_url=process.base_url, server_type=kind)
+        self.changed.emit(connection_id)
+
+    def _end(self, connection_id: str) -> None:
+        drain = self._drains.pop(connection_id, None)
+        if drain is not None:
+            drain.cancel()
         process = self._processes.get(connection_id)
         if process is not None:
             process.stop()
-
-    def close_down(self) -> None:
-        """Their supervisors end them, also without this window; those that end soon are awaited."""
-        for process in self._processes.values():
-            process.stop()
-        for process in self._processes.values():
-            process.wait(AWAITED_S)
-
-    # On the way --------------------------------------------------------------------------------
-
-    def _new_connection(self, launch: Launch) -> Connection:
-        model = PurePath(launch.model).name
-        name = suggested_name(f"{launch.kind.value} {model}".strip(), self._store.connections)
-        return new_connection(name, "http://127.0.0.1:1", launch.model)
-
-    def _begin(self, connection: Connection, launch: Launch) -> None:
-        known = connection.id
-
-        def moved() -> None:
-            if shiboken6.isValid(self):
-                self._moved.emit(known)
-
-        try:
-            process = ManagedProcess(launch, moved, f"inferdeck-{known}")
-        except InferdeckError as error:
-            self.failed.emit(connection, error.info())
-            return
-        except OSError as error:
-            cause = f"{launch.kind.value} cannot be started: {error.strerror}."
-            self.failed.emit(connection, ErrorInfo(cause, "Check its settings."))
-            return
-        self._processes[known] = process
-        self._told[known] = State.STARTING
-        self._store.keep(
-            replace(connection, base_url=process.base_url, model="", server_type=None, version="")
-        )
-        self.changed.emit(known)
+        self.changed.emit(connection_id)
 
     def _on_moved(self, connection_id: str) -> None:
-        status, told = self.status(connection_id), self._told.get(connection_id)
-        self._told[connection_id] = status.state
-        connection = self._store.find(connection_id)
-        self.changed.emit(connection_id)
-        if connection is None or status.state is told:
+        connection, process = self._store.find(connection_id), self._processes.get(connection_id)
+        if connection is None or process is None:
             return
+        status = process.status
         if status.state is State.READY:
-            self.ready.emit(connection)
-        elif status.state is State.ENDED:
-            launch = self.launch(connection_id)
-            if connection_id in self._again and launch is not None:
-                self._again.discard(connection_id)
-                self._begin(connection, launch)
-            elif status.error is not None:
-                self.failed.emit(connection, status.error)
+            self._before[connection_id] = process.launch
+            if connection_id in self._to_use:
+                self._to_use.discard(connection_id)
+                self._switch.use(connection)
+        elif not status.is_running and connection_id in self._to_restart:
+            self._to_restart.discard(connection_id)
+            self._start(connection_id)
+        elif status.error is not None:
+            self._complain(connection, status.error)
+        self.changed.emit(connection_id)
 
-    def _drop_deleted(self) -> None:
-        for gone in set(self._processes) - {one.id for one in self._store.connections}:
-            self.stop(gone)
+    def _complain(self, connection: Connection, error: ErrorInfo) -> None:
+        known, tried = self._before.get(connection.id), self._store.launch(connection.id)
+        again = ("Restart", partial(self.start, connection.id))
+        if known is not None and known != tried:
+            again = ("Use previous settings", partial(self.apply, connection.id, known))
+        actions = (
+            again,
+            ("Show log", partial(self.log_wanted.emit, connection.id)),
+            ("Edit", partial(self.edit_wanted.emit, connection.id)),
+        )
+        self.notice.emit(
+            error_notice(_key(connection.id), f"{connection.name} stopped.", error, *actions)
+        )
+
+    def _stop_deleted(self) -> None:
+        for connection_id in set(self._processes):
+            if self._store.find(connection_id) is None and self.is_running(connection_id):
+                self.stop(connection_id)
+
+
+def _key(connection_id: str) -> str:
+    return f"managed-{connection_id}"

@@ -1,4 +1,4 @@
-"""`ServerPage`: serve this engine, and use remote engines."""
+"""`ServerPage`: serve this engine, and run or use other engines."""
 
 from __future__ import annotations
 
@@ -6,25 +6,21 @@ from PySide6.QtCore import Signal
 from PySide6.QtGui import QShowEvent
 from PySide6.QtWidgets import QStackedWidget, QWidget
 
-from app.clients.connection import Connection
 from app.features.models.session import ModelSession
 from app.features.serve.cards import EngineCards
 from app.features.serve.connections import ConnectionStore, KeyCache
 from app.features.serve.connections_panel import ConnectionsPanel
 from app.features.serve.controller import KEY, ServerController, ServingState
 from app.features.serve.form import ServingForm
+from app.features.serve.launch_panel import LaunchPanel
 from app.features.serve.managed import ManagedEngines
-from app.features.serve.managed_form import ManagedForm
 from app.features.serve.parts import Scrolled, ScrolledForm
-from app.features.serve.switch import ATTACH, HERE, MENU, SECTION, SUBMENU, EngineSwitch
+from app.features.serve.switch import ATTACH, HERE, MENU, RUN, SECTION, SUBMENU, EngineSwitch
 from app.features.serve.view import ServingView
 from app.link.bridge import EngineBridge
-from app.managed.launch import Launch
 from app.server.options import ServingChoice
 from app.window.commands import Command
-from app.window.notices import error_notice
 from app.window.settings_store import SettingsStore
-from engine.errors import ErrorInfo
 from widgets.controls.frames import PageFrame, scroll_by_keys
 from widgets.controls.layouts import button, vbox, wrapped
 from widgets.controls.notice import Toast
@@ -57,11 +53,7 @@ class ServingPanel(QWidget):
     renewed = Signal()
 
     def __init__(
-        self,
-        controller: ServerController,
-        keys: KeyCache,
-        choice: ServingChoice,
-        *,
+        self, controller: ServerController, keys: KeyCache, choice: ServingChoice, *,
         starts_itself: bool,
     ) -> None:
         super().__init__()
@@ -125,9 +117,8 @@ class ServingPanel(QWidget):
 
 
 LEFT_WIDTH, NARROW = 400, 700
-RUN_WITH = "engine.run_with"
 AT_START = "serve_at_start"
-SERVE, OTHERS, RUN = range(3)
+SERVE, OTHERS = range(2)
 """The page's tabs."""
 
 
@@ -147,7 +138,7 @@ class ServerPage(QWidget):
         clock: RedrawClock,
     ) -> None:
         super().__init__()
-        self._settings, self._session = settings, session
+        self._settings = settings
         self.keys = KeyCache(parent=self)
         self.serving = ServerController(bridge, self.keys, self)
         self.panel = ServingPanel(
@@ -159,29 +150,25 @@ class ServerPage(QWidget):
         self.switch = EngineSwitch(
             bridge, session, self.store, self.serving.is_own, lambda: self.serving.is_on, self
         )
-        self.managed = ManagedEngines(settings, self.store, self)
+        self.engines = ManagedEngines(self.store, self.switch, self)
         self.cards = EngineCards(
-            bridge, self.store, metrics, clock, lambda: self.switch.used_id, self.managed
+            bridge, self.store, metrics, clock, lambda: self.switch.used_id, self.engines
         )
         self.toast = Toast(self)
-        self.connections = ConnectionsPanel(self.store, self.toast)
+        launches = LaunchPanel(self.store, self.engines)
+        self.connections = ConnectionsPanel(self.store, self.toast, launches)
         self._right = QStackedWidget()
         area = Scrolled(self.view, "Server")
         scroll_by_keys(area)
         self._right.addWidget(area)
         self._right.addWidget(self.cards)
-        self.run_form = ManagedForm()
-        run = ScrolledForm(self.run_form, "Managed engine")
-        forms = (
-            ("Serve this engine", self.panel), ("Remote engines", self.connections),
-            ("Run", run),
-        )  # fmt: skip
+        forms = (("Serve this engine", self.panel), ("Other engines", self.connections))
         self._frame = PageFrame(
-            "Server and remote engines", forms, self._right,
+            "Server and other engines", forms, self._right,
             left_width=LEFT_WIDTH, narrow=NARROW,
         )  # fmt: skip
         self.tabs = self._frame.tabs
-        self.tabs.currentChanged.connect(lambda tab: self._right.setCurrentIndex(min(tab, OTHERS)))
+        self.tabs.currentChanged.connect(self._right.setCurrentIndex)
         vbox(self._frame, of=self)
         self._connect()
         self._show_choice()
@@ -200,9 +187,8 @@ class ServerPage(QWidget):
         self.cards.edit_wanted.connect(self.edit)
         self.switch.edit_wanted.connect(self.edit)
         self.switch.changed.connect(self.cards.mark)
-        self.run_form.start_wanted.connect(self._on_start_wanted)
-        self.managed.ready.connect(self.switch.use)
-        self.managed.failed.connect(self._on_failed)
+        self.engines.edit_wanted.connect(self.edit)
+        self.engines.log_wanted.connect(self._show_log)
 
     # For the window ----------------------------------------------------------------------------
 
@@ -222,19 +208,10 @@ class ServerPage(QWidget):
                 submenu=SUBMENU,
             ),
             Command(
-                RUN_WITH, "Run an engine…", self._run_with_latest, MENU, section=SECTION,
+                RUN, "Run vLLM, SGLang or another engine…", self.run_with, MENU, section=SECTION,
                 submenu=SUBMENU,
             ),
         ]  # fmt: skip
-
-    def run_with(self, model: str) -> None:
-        """Show the form for an engine of others with this model."""
-        self.show_tab(RUN)
-        self.run_form.show_model(model)
-
-    def _run_with_latest(self) -> None:
-        latest = self._session.latest
-        self.run_with("" if latest is None else latest.path)
 
     def start(self) -> None:
         """Called when the window is visible."""
@@ -245,21 +222,21 @@ class ServerPage(QWidget):
         """Called when the program exits."""
         self.toast.dismiss()
         self.cards.close_down()
-        self.managed.close_down()
+        self.engines.close_down()
         self.serving.close_down()
 
     def edit(self, connection_id: str) -> None:
-        launch = self.managed.launch(connection_id)
-        if launch is not None:
-            self.show_tab(RUN)
-            self.run_form.show_launch(launch, connection_id)
-            return
         self.show_tab(OTHERS)
         self.connections.choose(connection_id)
 
     def begin_connection(self) -> None:
         self.show_tab(OTHERS)
         self.connections.begin()
+
+    def run_with(self, model: str = "") -> None:
+        """Choose an engine to run this model with."""
+        self.show_tab(OTHERS)
+        self.connections.begin_launch(model)
 
     def show_tab(self, tab: int) -> None:
         self.wants_front.emit()
@@ -271,18 +248,12 @@ class ServerPage(QWidget):
 
     # -------------------------------------------------------------------------------------------
 
+    def _show_log(self, connection_id: str) -> None:
+        self.show_tab(OTHERS)
+        self.cards.show_log(connection_id)
+
     def _remember(self, choice: ServingChoice) -> None:
         self._settings.serving = choice
-
-    def _on_start_wanted(self, launch: Launch, connection_id: str) -> None:
-        started = self.managed.start(launch, connection_id)
-        self.run_form.show_launch(launch, started)
-
-    def _on_failed(self, connection: Connection, error: ErrorInfo) -> None:
-        known, title = connection.id, f"{connection.name} is not running."
-        restart = ("Restart", lambda: self.managed.restart(known))
-        edit = ("Edit", lambda: self.edit(known))
-        self.switch.notice.emit(error_notice(f"managed-{known}", title, error, restart, edit))
 
     def _show_choice(self) -> None:
         self.view.show_choice(self.panel.choice, has_key=self.panel.has_key)

@@ -165,7 +165,7 @@ class EngineSwitch(QObject):
         self.notice.emit(error_notice(NOTICE, title, error, *actions))
 
 
-HERE, ATTACH = "engine.here", "engine.attach"
+HERE, ATTACH, RUN = "engine.here", "engine.attach", "engine.run"
 MENU, SECTION, SUBMENU = "Tune", "engines", "Engine in use"
 
 

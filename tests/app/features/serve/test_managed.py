@@ -1,27 +1,28 @@
-"""Engines that the window runs: started, chatted with, changed, killed, stopped."""
+"""Engines that the window runs, with the scripted vLLM as a real process."""
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
-import msgspec
 import psutil
 import pytest
+from msgspec.structs import replace
 from pytestqt.qtbot import QtBot
 
 from app.clients.target import ServerType
 from app.features.chat.conversation import State as ReplyState
-from app.features.serve.flag_table import VALUE, FlagTable
+from app.features.serve.launch_form import LaunchForm
+from app.features.serve.launch_panel import APPLY, RUNNING, START
 from app.features.serve.managed_card import ManagedCard
-from app.features.serve.managed_form import APPLY, START
-from app.features.serve.page import RUN, ServerPage
+from app.features.serve.page import OTHERS, ServerPage
 from app.main.application import Application
-from app.managed.arguments import Flag, Flags
+from app.managed.command import is_taken
 from app.managed.launch import Launch, Place
 from app.managed.process import State
 from tests.app.features.serve.conftest import MemoryKeyring, ring
 from tests.app.managed.conftest import make_environment
-from tests.app.window_fixtures import application, open_model, script
+from tests.app.window_fixtures import application, reply, script
 
 __all__ = ["application", "ring", "script"]
 WAIT_MS = 30_000
@@ -29,143 +30,212 @@ WAIT_MS = 30_000
 
 @pytest.fixture
 def page(application: Application, ring: MemoryKeyring) -> ServerPage:
-    application.pages.server.show_tab(RUN)
-    return application.pages.server
+    page = application.pages.server
+    application.window.show_widget(page)
+    page.show_tab(OTHERS)
+    return page
 
 
 @pytest.fixture
 def launch(tmp_path: Path) -> Launch:
-    return Launch(interpreter=str(make_environment(tmp_path / "venv")), model="starter")
+    return Launch(interpreter=str(make_environment(tmp_path / "venv")), model="/models/starter")
 
 
-def start(qtbot: QtBot, page: ServerPage, launch: Launch) -> str:
-    page.run_form.show_launch(launch)
-    page.run_form.start.click()
-    known = page.store.connections[-1].id
-    wait_ready(qtbot, page, known)
+def run(qtbot: QtBot, page: ServerPage, launch: Launch) -> str:
+    """Start an engine from its form, until the window uses it; its connection id."""
+    panel = page.connections.launches
+    page.run_with(launch.model)
+    panel.form.show_launch("", launch)
+    with qtbot.waitSignal(panel.started) as started:
+        panel.start.click()
+    known: str = started.args[0]
+    qtbot.waitUntil(lambda: page.switch.used_id == known, timeout=WAIT_MS)
     return known
 
 
-def wait_ready(qtbot: QtBot, page: ServerPage, known: str) -> None:
-    qtbot.waitUntil(lambda: page.managed.status(known).state is State.READY, timeout=WAIT_MS)
+def engine_of(page: ServerPage, known: str) -> psutil.Process:
+    """The engine's own process, below its supervisor."""
+    supervisor = psutil.Process(page.engines._processes[known]._process.pid)
+    children = supervisor.children(recursive=True)
+    return next(one for one in children if "vllm.entrypoints.cli.main" in one.cmdline())
+
+
+def test_a_started_engine_is_used_and_ends_with_stop(
+    qtbot: QtBot, page: ServerPage, application: Application, launch: Launch
+) -> None:
+    known = run(qtbot, page, launch)
+    qtbot.waitUntil(lambda: application.bridge.is_ready, timeout=WAIT_MS)
+    application.pages.chat_page.new_chat()
+    application.pages.chat_page.send("hello")
+    qtbot.waitUntil(lambda: reply(application).state is ReplyState.COMPLETE, timeout=WAIT_MS)
+    assert reply(application).text == "word0 word1 word2 word3 word4 "
+    connection, card = page.store.find(known), page.cards.cards[known]
+    assert connection is not None and isinstance(card, ManagedCard)
+    assert page.switch.is_elsewhere and connection.server_type is ServerType.VLLM
+    assert not card.use.isEnabled() and card.stop.isEnabled()
+    page.cards.show_log(known)
+    view = page.cards.log.view
+    qtbot.waitUntil(lambda: "Application startup complete." in view.toPlainText())
+    port = int(connection.base_url.rpartition(":")[2])
+    card.stop.click()
+    qtbot.waitUntil(lambda: not page.engines.is_running(known), timeout=WAIT_MS)
+    assert page.engines.status(known).error is None and not is_taken(port)
+    qtbot.waitUntil(lambda: not page.switch.is_elsewhere)
+    assert not card.stop.isEnabled() and not card.use.isEnabled()
+
+
+def test_a_killed_engine_is_said_within_5_s_and_restarts_at_its_address(
+    qtbot: QtBot, page: ServerPage, application: Application, launch: Launch
+) -> None:
+    known = run(qtbot, page, launch)
+    before = page.store.find(known)
+    engine_of(page, known).kill()
+    began, key = time.monotonic(), f"managed-{known}"
+    qtbot.waitUntil(lambda: application.notices.notice(key) is not None, timeout=WAIT_MS)
+    assert time.monotonic() - began < 5.0
+    notice = application.notices.notice(key)
+    assert notice is not None and "SIGKILL" in notice.cause
+    actions = dict(notice.actions)
+    assert list(actions) == ["Restart", "Show log", "Edit"]
+    actions["Restart"]()
+    assert application.notices.notice(key) is None
+    qtbot.waitUntil(lambda: page.engines.is_ready(known), timeout=WAIT_MS)
+    qtbot.waitUntil(lambda: page.switch.used_id == known, timeout=WAIT_MS)
+    assert page.store.find(known) == before
+
+
+def test_apply_restarts_with_the_new_settings(
+    qtbot: QtBot, page: ServerPage, launch: Launch
+) -> None:
+    known = run(qtbot, page, launch)
+    panel, first = page.connections.launches, engine_of(page, known)
+    assert (panel.start.text(), panel.start.isEnabled()) == (RUNNING, False)
+    panel.form.flags.values["--max-num-seqs"] = "8"
+    panel.form.flags.changed.emit()
+    assert panel.start.text() == APPLY
+    panel.start.click()
+    qtbot.waitUntil(lambda: not first.is_running(), timeout=WAIT_MS)
+    qtbot.waitUntil(lambda: page.engines.is_ready(known), timeout=WAIT_MS)
+    assert "--max-num-seqs=8" in engine_of(page, known).cmdline()
     qtbot.waitUntil(lambda: page.switch.used_id == known, timeout=WAIT_MS)
 
 
-def chat(qtbot: QtBot, application: Application) -> str:
-    application.pages.chat_page.new_chat()
-    application.pages.chat_page.send("hello")
-    last = lambda: application.pages.chat.current.path()[-1]
-    qtbot.waitUntil(lambda: last().state is ReplyState.COMPLETE, timeout=WAIT_MS)
-    return last().text
-
-
-def kill(page: ServerPage, known: str) -> None:
-    process = page.managed._processes[known]._process
-    for child in psutil.Process(process.pid).children(recursive=True):
-        if "vllm.entrypoints.cli.main" in child.cmdline():
-            child.kill()
-
-
-def test_the_life_of_an_engine_in_the_window(
-    qtbot: QtBot, application: Application, page: ServerPage, launch: Launch
+def test_settings_that_fail_offer_those_of_before(
+    qtbot: QtBot, page: ServerPage, application: Application, launch: Launch
 ) -> None:
-    open_model(qtbot, application)
-    known = start(qtbot, page, launch)
-    qtbot.waitUntil(lambda: application.bridge.is_ready, timeout=WAIT_MS)
-    assert chat(qtbot, application) == "word0 word1 word2 word3 word4 "
-    card = page.cards.cards[known]
-    assert isinstance(card, ManagedCard) and card.stop.isEnabled()
-    card.log_toggle.click()
-    assert "Application startup complete" in card.log.toPlainText()
-    first = page.store.find(known)
-    assert first is not None and first.name == "vLLM starter"
-
-    page.run_form.flags.show_settings({"--max-num-seqs": "8"})
-    assert page.run_form.start.text() == APPLY
-    page.run_form.start.click()  # restarts with it
-    qtbot.waitUntil(
-        lambda: page.managed.status(known).state is State.READY
-        and page.store.find(known) != first, timeout=WAIT_MS
-    )  # fmt: skip
-    wait_ready(qtbot, page, known)
-    command = psutil.Process(page.managed._processes[known]._process.pid).cmdline()
-    assert "--max-num-seqs=8" in command and len(page.store.connections) == 1
-
-    with qtbot.waitSignal(page.managed.failed, timeout=5000) as failed:
-        kill(page, known)
-    assert "SIGKILL" in failed.args[1].cause
-    assert f"managed-{known}" in application.notices.keys
-    card = page.cards.cards[known]
-    assert isinstance(card, ManagedCard) and card.restart.text() == "Start"
-    assert "SIGKILL" in card.state.text()
-
-    card.restart.click()
-    qtbot.waitUntil(lambda: page.managed.status(known).state is State.READY, timeout=WAIT_MS)
-    page.cards.cards[known].stop.click()  # type: ignore[attr-defined]
-    qtbot.waitUntil(lambda: not page.managed.status(known).is_running, timeout=WAIT_MS)
-    assert page.managed.status(known).error is None
+    known = run(qtbot, page, launch)
+    page.engines.apply(known, replace(launch, environment={"SCRIPTED_FAIL": "unknown_model"}))
+    key = f"managed-{known}"
+    qtbot.waitUntil(lambda: application.notices.notice(key) is not None, timeout=WAIT_MS)
+    notice = application.notices.notice(key)
+    assert notice is not None
+    dict(notice.actions)["Use previous settings"]()
+    qtbot.waitUntil(lambda: page.engines.is_ready(known), timeout=WAIT_MS)
+    assert page.store.launch(known) == launch
 
 
-def test_a_start_that_fails_leaves_the_engine_of_before(
-    qtbot: QtBot, application: Application, page: ServerPage, launch: Launch
-) -> None:
-    open_model(qtbot, application)
-    bad = msgspec.structs.replace(launch, environment={"SCRIPTED_FAIL": "unknown_model"})
-    page.run_form.show_launch(bad)
-    with qtbot.waitSignal(page.managed.failed, timeout=WAIT_MS) as failed:
-        page.run_form.start.click()
-    assert "does not support this model" in failed.args[1].cause
-    assert application.bridge.is_ready and not page.switch.is_elsewhere
-
-
-def test_the_form_reads_the_engines_own_settings(
+def test_the_engine_of_before_stays_where_a_start_fails(
     qtbot: QtBot, page: ServerPage, launch: Launch
 ) -> None:
-    form = page.run_form
-    form.show_launch(launch)
-    form.show_launch(msgspec.structs.replace(launch, environment={"A": "b c"}))
-    assert form.launch.environment == {"A": "b c"}
-    assert form.start.text() == START and form.start.isEnabled()
-    form.read.click()
-    qtbot.waitUntil(lambda: form.flags.tree.topLevelItemCount() > 0, timeout=WAIT_MS)
-    form.flags.search.setText("tensor parallel")
-    rows = [form.flags.tree.topLevelItem(n) for n in range(form.flags.tree.topLevelItemCount())]
-    shown = [row for row in rows if row is not None and not row.isHidden()]
-    assert [row.text(0) for row in shown] == ["--tensor-parallel-size"]
-    shown[0].setText(VALUE, "two")
-    assert not form.start.isEnabled()
-    shown[0].setText(VALUE, "2")
-    assert form.start.isEnabled() and form.launch.settings == {"--tensor-parallel-size": "2"}
+    wrong = replace(launch, environment={"SCRIPTED_FAIL": "unknown_model"})
+    known = page.engines.add("wrong", wrong).id
+    page.engines.start(known)
+    qtbot.waitUntil(lambda: page.engines.status(known).error is not None, timeout=WAIT_MS)
+    assert not page.switch.is_elsewhere
+    text, kind = page.engines.text(known)
+    assert kind == "error" and page.cards.cards[known].state.text() == text
 
 
-def test_fields_follow_the_engine_and_the_place(page: ServerPage) -> None:
-    form = page.run_form
-    fields = lambda: {name for name, (field, _) in form.fields.items() if not field.isHidden()}
-    form.show_launch(Launch(place=Place.SSH))
-    assert fields() == {"host", "interpreter", "model", "environment"}
-    form.show_launch(Launch(place=Place.CONTAINER))
-    assert fields() == {"image", "model", "environment"}
-    form.show_launch(Launch(kind=ServerType.OPENAI, command="x {port}"))
-    assert fields() == {"command", "model", "environment"} and form.start.isEnabled()
+def test_what_cannot_be_started_is_said(
+    qtbot: QtBot, page: ServerPage, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    known = page.engines.add("box", Launch(place=Place.CONTAINER, image="x", model="m")).id
+    page.engines.start(known)
+    status = page.engines.status(known)
+    assert status.state is State.ENDED and status.error is not None
+    assert "docker" in status.error.cause
 
 
-def test_run_with_takes_the_model_along(application: Application, page: ServerPage) -> None:
-    application.pages.models.run_with_wanted.emit("/models/one")
-    assert page.tabs.currentIndex() == RUN and page.run_form.launch.model == "/models/one"
+def test_a_deleted_engine_stops_and_undo_brings_its_settings_back(
+    qtbot: QtBot, page: ServerPage, launch: Launch
+) -> None:
+    known = run(qtbot, page, launch)
+    page.connections.choose(known)
+    page.connections.delete()
+    qtbot.waitUntil(lambda: not page.engines.is_running(known), timeout=WAIT_MS)
+    page.toast.act()
+    assert page.store.launch(known) == launch and known in page.cards.cards
+    assert page.connections.launches.start.text() == START
 
 
-def test_switches_are_on_off_or_the_default(qtbot: QtBot) -> None:
-    table = FlagTable()
-    qtbot.addWidget(table)
-    eager = Flag("--eager", aliases=("--no-eager",), default="True", is_switch=True)
-    table.show_flags(Flags("1", (eager, Flag("--trace", default="False", is_switch=True))))
-    first, second = (table.tree.topLevelItem(row) for row in range(2))
-    assert first is not None and second is not None
-    first.setText(VALUE, "off")
-    second.setText(VALUE, "on")
-    assert table.settings == {"--no-eager": "", "--trace": ""}
-    table.show_settings({"--no-eager": ""})
-    again = table.tree.topLevelItem(0)
-    assert again is not None and again.text(VALUE) == "off"
-    again.setText(VALUE, "on")
-    assert table.settings == {}
+def test_it_is_remembered(
+    qtbot: QtBot, page: ServerPage, application: Application, launch: Launch
+) -> None:
+    known = page.engines.add("mine", launch).id
+    assert application.settings.launches == {known: launch}
+
+
+def test_settings_come_from_the_engines_own_parser(
+    qtbot: QtBot, page: ServerPage, launch: Launch
+) -> None:
+    page.run_with("/models/starter")
+    panel = page.connections.launches
+    form, flags = panel.form, panel.form.flags
+    form.python.setEditText(launch.interpreter)
+    form.place_edited.emit()
+    qtbot.waitUntil(lambda: flags.flags is not None, timeout=WAIT_MS)
+    assert "--tensor-parallel-size" in flags.rows and "--port" not in flags.rows
+    flags.search.setText("eager")
+    qtbot.waitUntil(lambda: list(flags.rows) == ["--enforce-eager"])
+    row = flags.rows["--enforce-eager"]
+    row.value_changed.emit(row.spec.name, "--no-enforce-eager")
+    flags.search.setText("dtype")
+    qtbot.waitUntil(lambda: "--dtype" in flags.rows)
+    flags.rows["--dtype"].value_changed.emit("--dtype", "float32")
+    assert form.launch.settings == {"--no-enforce-eager": "", "--dtype": "float32"}
+    flags.rows["--dtype"].reset_wanted.emit("--dtype")
+    assert form.launch.settings == {"--no-enforce-eager": ""}
+    flags.search.setText("--made-up=3")
+    flags.search.returnPressed.emit()
+    assert form.launch.settings["--made-up"] == "3" and "--made-up" in flags.problem
+    assert flags.rows["--made-up"].hint_tone == "error"
+    panel.start.click()  # refused
+    assert page.store.connections == []
+
+
+def test_wrong_fields_are_marked(qtbot: QtBot, page: ServerPage, tmp_path: Path) -> None:
+    panel = page.connections.launches
+    page.run_with("")
+    panel.form.show_launch("", Launch(interpreter=str(tmp_path)))
+    panel.form.environment.setText("not a variable")
+    panel.apply()
+    wrong = {name for name, (field, _) in panel.form.fields.items() if field.has_problem}
+    assert wrong == {"model", "interpreter", "environment"}
+    assert page.store.connections == []
+
+
+@pytest.mark.parametrize(
+    ("launch", "shown"),
+    [
+        (Launch(), {"interpreter"}),
+        (Launch(place=Place.SSH), {"host", "interpreter"}),
+        (Launch(place=Place.CONTAINER), {"image"}),
+        (Launch(kind=ServerType.OPENAI, command="x {port}"), {"command"}),
+    ],
+)
+def test_fields_follow_the_engine_and_the_place(
+    qtbot: QtBot, launch: Launch, shown: set[str]
+) -> None:
+    form = LaunchForm()
+    qtbot.addWidget(form)
+    form.show_launch("", launch)
+    always = {"name", "model", "environment"}
+    fields = {name for name, (field, _) in form.fields.items() if not field.isHidden()}
+    assert fields == shown | always and form.launch == launch
+
+
+def test_the_models_page_runs_its_model(page: ServerPage, application: Application) -> None:
+    application.pages.models.run_wanted.emit("/models/mine")
+    assert page.connections.launches.form.launch.model == "/models/mine"
+    assert page.tabs.currentIndex() == OTHERS

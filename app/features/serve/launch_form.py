@@ -1,0 +1,167 @@
+"""`LaunchForm`: an engine to run: which, where, with which model and settings."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping, Sequence
+
+from PySide6.QtCore import QSignalBlocker, Signal
+from PySide6.QtWidgets import QComboBox, QLineEdit, QWidget
+
+from app.clients.target import ServerType
+from app.features.quantize.fields import Field
+from app.features.serve.flag_rows import FlagRows
+from app.features.serve.parts import show_problems
+from app.managed.interpreters import Interpreter
+from app.managed.launch import KINDS, MODEL, PORT, Launch, Place, parse_environment
+from app.server.options import Problem
+from widgets.controls.combo import ElidedCombo
+from widgets.controls.layouts import dressed, vbox
+from widgets.theme.theme import SPACE_3
+
+COMMAND_TITLE = "Any server, by its command"
+PLACES = {
+    Place.HERE: "This machine", Place.SSH: "SSH host", Place.CONTAINER: "Container image",
+}  # fmt: skip
+
+
+class LaunchForm(QWidget):
+    """`edited`: a field or a setting. `place_edited`: what decides which flags there are."""
+
+    edited = Signal()
+    place_edited = Signal()
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.name = _line("Name", "e.g. vLLM, 4-bit")
+        self.kind = dressed(ElidedCombo(), "Engine")
+        for kind in KINDS:
+            self.kind.addItem(COMMAND_TITLE if kind is KINDS[-1] else kind.value, kind)
+        self.model = _line("Model", "folder or Hugging Face name")
+        self.place = dressed(ElidedCombo(), "Run on")
+        for place, title in PLACES.items():
+            self.place.addItem(title, place)
+        self.host = _line("Host", "user@host, with your keys and known_hosts")
+        self.image = _line("Image", "e.g. vllm/vllm-openai:latest")
+        self.python = dressed(QComboBox(), "Python")
+        self.python.setEditable(True)
+        policy = QComboBox.SizeAdjustPolicy.AdjustToMinimumContentsLengthWithIcon
+        self.python.setSizeAdjustPolicy(policy)
+        line = self.python.lineEdit()
+        assert line is not None
+        self._python_line = dressed(line, "Python")
+        self._python_line.setPlaceholderText("interpreter or virtual environment")
+        self.command = _line("Command", f"server --model {MODEL} --port {PORT}")
+        self.environment = _line("Environment", "NAME=value, separated by spaces")
+        self.flags = FlagRows()
+        self.fields: dict[str, tuple[Field, QLineEdit]] = {
+            name: (Field(title, shown), line) for name, title, shown, line in (
+                ("name", "Name", self.name, self.name),
+                ("model", "Model", self.model, self.model),
+                ("host", "Host", self.host, self.host),
+                ("image", "Image", self.image, self.image),
+                ("interpreter", "Python", self.python, self._python_line),
+                ("command", "Command", self.command, self.command),
+                ("environment", "Environment", self.environment, self.environment),
+            )
+        }  # fmt: skip
+        self._settings = Field("Settings", self.flags)
+        fields = {name: field for name, (field, _) in self.fields.items()}
+        vbox(
+            Field("Engine", self.kind), fields["model"], Field("Run on", self.place),
+            fields["host"], fields["image"], fields["interpreter"], fields["command"],
+            fields["name"], fields["environment"], self._settings, of=self, spacing=SPACE_3,
+        )  # fmt: skip
+        self._connect()
+        self._fit()
+
+    def _connect(self) -> None:
+        for _, line in self.fields.values():
+            line.textEdited.connect(lambda _: self.edited.emit())
+        for line in (self._python_line, self.host):
+            line.editingFinished.connect(self.place_edited)
+        self.python.activated.connect(lambda _: self._on_place())
+        for choice in (self.kind, self.place):
+            choice.activated.connect(lambda _: self._on_place())
+        self.flags.changed.connect(self.edited)
+
+    # What is written -----------------------------------------------------------------------------
+
+    @property
+    def launch(self) -> Launch:
+        return Launch(
+            kind=ServerType(self.kind.currentData()), model=self.model.text().strip(),
+            place=Place(self.place.currentData()), interpreter=self.python.currentText().strip(),
+            host=self.host.text().strip(), image=self.image.text().strip(),
+            command=self.command.text().strip(), settings=dict(self.flags.values),
+            environment=parse_environment(self.environment.text()) or {},
+        )  # fmt: skip
+
+    @property
+    def problems(self) -> list[Problem]:
+        """Of what is written, without the name."""
+        found = self.launch.problems()
+        if parse_environment(self.environment.text()) is None:
+            found.append(Problem("environment", "Use the form NAME=value, separated by spaces."))
+        return found
+
+    def show_launch(self, name: str, launch: Launch) -> None:
+        """Show without a signal."""
+        with QSignalBlocker(self):
+            self.name.setText(name)
+            self.kind.setCurrentIndex(self.kind.findData(launch.kind))
+            self.place.setCurrentIndex(self.place.findData(launch.place))
+            self.model.setText(launch.model)
+            self.host.setText(launch.host)
+            self.image.setText(launch.image)
+            self.python.setEditText(launch.interpreter)
+            self.command.setText(launch.command)
+            self.environment.setText(_variables_text(launch.environment))
+            self.flags.show_values(launch.settings)
+        self.show_problems(())
+        self._fit()
+
+    def show_interpreters(self, found: Sequence[Interpreter]) -> None:
+        """Offer them; keep what is written, else take the first."""
+        written = self.python.currentText()
+        with QSignalBlocker(self.python):
+            self.python.clear()
+            for one in found:
+                self.python.addItem(one.path)
+            self.python.setEditText(written or (found[0].path if found else ""))
+
+    def show_problems(self, problems: Sequence[Problem], key_note: str = "") -> None:
+        show_problems(self.fields, problems, key_note)
+
+    def say_settings(self, problem: str) -> None:
+        """A problem of the settings; "" for none."""
+        self._settings.say_problem(problem)
+
+    # ---------------------------------------------------------------------------------------------
+
+    def _on_place(self) -> None:
+        self._fit()
+        self.edited.emit()
+        self.place_edited.emit()
+
+    def _fit(self) -> None:
+        """Show the fields of this engine and place."""
+        launch = self.launch
+        is_image = launch.place is Place.CONTAINER
+        shown = {
+            "host": launch.place is Place.SSH, "image": is_image,
+            "interpreter": not launch.is_command and not is_image, "command": launch.is_command,
+        }  # fmt: skip
+        for name, is_shown in shown.items():
+            self.fields[name][0].setVisible(is_shown)
+        self._settings.setVisible(not launch.is_command)
+
+
+def _line(name: str, placeholder: str) -> QLineEdit:
+    made = dressed(QLineEdit(), name)
+    made.setPlaceholderText(placeholder)
+    return made
+
+
+def _variables_text(variables: Mapping[str, str]) -> str:
+    return shlex.join(f"{name}={value}" for name, value in variables.items())
