@@ -24,8 +24,8 @@ from widgets.theme.fonts import scaled
 from widgets.theme.theme import SPACE_2, SPACE_4
 
 EMPTY = (
-    "On the left, connect to a server that is running (Inferdeck, vLLM, SGLang, TensorRT-LLM, TGI, "
-    "llama.cpp or another OpenAI-compatible server), or run one."
+    "Connect to a running server on the left: Inferdeck, vLLM, SGLang, TensorRT-LLM, TGI, "
+    "llama.cpp or another OpenAI-compatible server. Or run one."
 )
 IN_USE = "In use by this window"
 USE = "Use this engine for chats and views; existing chats are kept"
