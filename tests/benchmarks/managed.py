@@ -3,6 +3,9 @@
     python -m tests.benchmarks.managed --python /opt/vllm/bin/python [--model DIR]
         [--environment NAME=VALUE ...] [--setting=--flag=value ...] [--parallel 2]
 
+For the CPU build: --environment VLLM_TARGET_DEVICE=cpu VLLM_CPU_KVCACHE_SPACE=1, and for two shards
+on two cores "VLLM_CPU_OMP_THREADS_BIND=0|1", without which vLLM refuses them on one NUMA node.
+
 Prints one line a step with its seconds, then one JSON object; ends with 1 where a step failed.
 """
 
