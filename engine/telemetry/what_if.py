@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from statistics import fmean
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -78,10 +78,10 @@ def _weights(situation: Situation, name: str, bits: float) -> GainEstimate | Non
             "bytes; LM head and compute are unchanged."
         )
         return GainEstimate(setting, label, name, low, high, "faster", why)
-    saved, possible, quotient = kernels
-    low = _factor(whole.total, whole.total - min(CERTAIN * saved, saved / CERTAIN))
-    high = _factor(whole.total, whole.total - min(POSSIBLE * saved, possible))
-    high = max(1.0, SLACK * high if saved > 0 else high)
+    least, most, possible, quotient = kernels
+    low = _factor(whole.total, whole.total - min(CERTAIN * least, least / CERTAIN))
+    high = _factor(whole.total, whole.total - min(POSSIBLE * most, possible))
+    high = max(1.0, SLACK * high if most > 0 else high)
     why = (
         f"Linear layers with {value} weights take {factor_text(quotient)} the time, as measured "
         "with the kernels of this machine. LM head, attention and the rest are unchanged."
@@ -89,26 +89,39 @@ def _weights(situation: Situation, name: str, bits: float) -> GainEstimate | Non
     return GainEstimate(setting, label, name, min(low, high), high, "faster", why)
 
 
+class Saving(NamedTuple):
+    """Seconds that the linear layers would take less in all steps: at least, at most, and if all of
+    the model's time that may be theirs is; their time after over that before."""
+
+    least: float
+    most: float
+    possible: float
+    quotient: float
+
+
 def _kernel_saving(
     situation: Situation, before: str, after: str, bits_before: float, bits_after: float
-) -> tuple[float, float, float] | None:
-    """From measured rates of the kernels, None without: seconds that the linear layers would take
-    less in all steps; the same if all of the model's time that may be theirs is; their time after
-    over that before."""
-    old = _seconds_per_weight(situation, before, bits_before)
-    new = _seconds_per_weight(situation, after, bits_after)
-    if old is None or new is None:
-        return None
+) -> Saving | None:
+    """From measured rates of the kernels, None without. They are those of one thread: a large
+    matrix is computed by all threads, a small one by one of them (MKL's products of one row)."""
     count = situation.model.flops_per_token / 2
     splits = situation.splits
     fixed = situation.works[:, 1] / situation.peaks.read_bytes_per_s * situation.speeds
     # no more than the model's time without what is not a linear layer for certain
     available = np.maximum(0.0, splits.floor + splits.launch - splits.kv - fixed)
-    linear = np.minimum(count * old, available)
-    saved = float(np.sum(linear * (1 - new / old)))
-    total = float(np.sum(linear))
-    possible = float(np.sum(available * (1 - new / old)))
-    return saved, possible, (total - saved) / total if total else 1.0
+    threads = situation.peaks.num_threads if situation.snapshot.model.device == "cpu" else 1
+    found = []
+    for used in (threads, 1):
+        old = _seconds_per_weight(situation, before, bits_before, used)
+        new = _seconds_per_weight(situation, after, bits_after, used)
+        if old is None or new is None:
+            return None
+        linear, share = np.minimum(count * old, available), 1 - new / old
+        saved, total = float(np.sum(linear * share)), float(np.sum(linear))
+        possible = float(np.sum(available * share))
+        found.append((saved, possible, (total - saved) / total if total else 1.0))
+    saved, possible, quotients = zip(*found, strict=True)
+    return Saving(min(saved), max(saved), max(possible), quotients[0])
 
 
 def _factor(before: float, after: float) -> float:
@@ -116,15 +129,14 @@ def _factor(before: float, after: float) -> float:
 
 
 def _seconds_per_weight(
-    situation: Situation, method: str, bits: float
+    situation: Situation, method: str, bits: float, threads: int
 ) -> NDArray[np.float64] | None:
-    """In each step: the longer of computing, on all threads, and reading at the peak rate."""
+    """In each step: the longer of computing, on so many threads, and reading at the peak rate."""
     peaks = situation.peaks
     known = sorted((r.rows, r.seconds) for r in peaks.weight_rates if r.method == method)
     if not known:
         return None
     rows, seconds = np.array(known).T
-    threads = peaks.num_threads if situation.snapshot.model.device == "cpu" else 1
     computed = np.interp(np.log(np.maximum(1.0, situation.rows)), np.log(rows), seconds / threads)
     beyond = np.maximum(1.0, situation.rows / rows[-1])  # compute-bound from there on
     return np.maximum(computed * beyond, bits / 8 / peaks.read_bytes_per_s)
