@@ -119,9 +119,10 @@ def _kernel_saving(
         linear, share = np.minimum(count * old, available), 1 - new / old
         saved, total = float(np.sum(linear * share)), float(np.sum(linear))
         possible = float(np.sum(available * share))
-        found.append((saved, possible, (total - saved) / total if total else 1.0))
-    saved, possible, quotients = zip(*found, strict=True)
-    return Saving(min(saved), max(saved), max(possible), quotients[0])
+        found.append(Saving(saved, saved, possible, (total - saved) / total if total else 1.0))
+    whole, alone = found
+    least, most = sorted((whole.least, alone.least))
+    return Saving(least, most, max(whole.possible, alone.possible), whole.quotient)
 
 
 def _factor(before: float, after: float) -> float:
@@ -144,7 +145,7 @@ def _seconds_per_weight(
 
 def _kv_dtype(situation: Situation) -> GainEstimate | None:
     model, plan = situation.snapshot.model, situation.snapshot.memory.plan
-    setting, label, value = "kv_cache_dtype", "KV cache dtype", "FP8 or INT8"
+    setting, label, value = "kv_cache_dtype", "KV cache dtype", "INT8"
     narrow = 8 + 16 / model.head_dim  # with a 16-bit scale for each token and head
     names = (plan.key_dtype or model.dtype, plan.value_dtype or model.dtype)
     now = sum(narrow if n in KV_NAMES else ITEM_BITS.get(n, 16) for n in names) / 2

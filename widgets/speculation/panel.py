@@ -134,12 +134,12 @@ def verdict(figures: SpeculationSnapshot) -> Verdict:
         last = f" Last measured: {factor_text(found.factor)}." if found is not None else ""
         return Verdict(
             "Speculation paused: no speed-up", "warning",
-            f"No drafts for {figures.rest_steps:,} steps. Occasional probe steps check "
+            f"No draft tokens for {figures.rest_steps:,} steps. Occasional probe steps check "
             f"whether to resume.{last}",
         )  # fmt: skip
     if not figures.rounds:
         return Verdict(
-            "No drafts verified yet", "text", "Drafting starts with the next reply.",
+            "No draft tokens verified yet", "text", "Drafting starts with the next reply.",
         )  # fmt: skip
     if found is None or found.num_plain_steps < FEWEST_PLAIN_STEPS:
         seen = found.num_plain_steps if found is not None else 0

@@ -36,9 +36,9 @@ from widgets.tokens.paint import PAINTS
 from widgets.tokens.record import TokenRecord
 from widgets.tokens.strip import TokenStrip
 
-EMPTY = "Send a message to see the latency, KV blocks and drafts of its reply."
+EMPTY = "Send a message to see the latency, KV blocks and draft tokens of its reply."
 NO_TIMES = "No token timings were recorded for this reply."
-NO_DRAFTS = "No drafts: speculative decoding was off."
+NO_DRAFTS = "No draft tokens: speculative decoding was off."
 MAP_HEIGHT, LEAST_WIDTH = 96, 200
 PAINT = next(paint for paint in PAINTS if paint.shows_rejected)
 

@@ -102,7 +102,7 @@ def _work(entry: StepEntry) -> tuple[str, str]:
             entry.num_tokens
         )
     if entry.num_draft:
-        return f"decode, {entry.num_accepted} of {entry.num_draft} drafts accepted", number(
+        return f"decode, {entry.num_accepted} of {entry.num_draft} draft tokens accepted", number(
             entry.num_tokens
         )
     return "decode", number(entry.num_tokens)

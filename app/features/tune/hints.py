@@ -67,7 +67,7 @@ def resolved(applied: EngineConfig, changes: Mapping[str, Any]) -> EngineConfig:
 
 
 WINDOW_S = 60
-NO_DRAFT = "No drafts verified yet"
+NO_DRAFT = "No draft tokens verified yet"
 NO_STEP = "No steps in the last minute"
 
 
@@ -115,6 +115,7 @@ class _Second:
     model_s: float = 0.0
     exchange_s: float = 0.0
     largest: tuple[int, float] = (0, 0.0)  # tokens, duration of the step with most tokens
+    slowest: tuple[float, int] = (0.0, 0)  # duration, tokens of the longest step
 
     def add(self, step: StepRecord) -> None:
         prefill = decode = 0
@@ -132,6 +133,11 @@ class _Second:
         self.mixed += prefill > 0 and decode > 0
         if prefill + decode >= self.largest[0]:
             self.largest = max(self.largest, (prefill + decode, step.duration))
+        self.slowest = max(self.slowest, (step.duration, prefill + decode))
+
+
+def _step_text(duration: float, tokens: int) -> str:
+    return f"{counted(tokens, 'token')} in {duration_text(duration)}"
 
 
 class Hints:
@@ -251,14 +257,18 @@ class Hints:
     def _largest_step(self, s: EngineSnapshot) -> str:
         budget = s.model.token_budget
         if budget is not None and budget.tokens == s.config.max_num_batched_tokens:
-            return (
-                f"Auto: {budget.tokens:,} tokens take {duration_text(budget.seconds)} "
-                f"(limit {duration_text(budget.limit_s)})"
+            measured = (
+                f"Auto: {budget.tokens:,} tokens of a new prompt took "
+                f"{duration_text(budget.seconds)} at load (limit {duration_text(budget.limit_s)})"
             )
+            slowest = max((second.slowest for second in self._seconds), default=(0.0, 0))
+            if slowest[0] <= budget.limit_s:
+                return measured
+            return f"{measured} · slowest in the last minute: {_step_text(*slowest)}"
         if not self._seconds:
             return NO_STEP
         tokens, duration = max(second.largest for second in self._seconds)
-        return f"Largest step: {counted(tokens, 'token')} in {duration_text(duration)}"
+        return f"Largest step: {_step_text(duration, tokens)}"
 
     def _batching(self, s: EngineSnapshot) -> str:
         if not self._seconds:

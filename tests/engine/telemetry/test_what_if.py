@@ -155,7 +155,7 @@ def test_fewer_bits_gain_more() -> None:
     expected = before / (before - body * (1 - 4.25 / 16))
     assert (made["int4"].low, made["int4"].high) == pytest.approx((expected, expected))
     assert made["int4"].high > made["int8"].high > 1.5
-    assert not made["FP8 or INT8"].is_worth_trying
+    assert not made["INT8"].is_worth_trying
 
 
 def test_a_kernel_that_is_slower_gains_nothing() -> None:

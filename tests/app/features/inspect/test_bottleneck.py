@@ -207,25 +207,26 @@ def test_a_setting_with_a_gain_is_applied_and_another_says_why_not(
     panel.show_peaks(PeaksMeasured(PEAKS))
     panel.update_snapshot(seen(1.0, *(step(i) for i in range(20))))
     table = panel.table
-    rows = {table.item(r, 1).text(): r for r in range(table.rowCount())}
-    button = table.cellWidget(rows["INT4"], 3)
+    texts = lambda r: tuple(table.item(r, column).text() for column in (0, 1))
+    rows = {texts(r): r for r in range(table.rowCount())}
+    button = table.cellWidget(rows["Weights", "INT4"], 3)
     assert isinstance(button, QPushButton) and button.toolTip()
     assert button.accessibleName().endswith("Weights INT4")
     qtbot.mouseClick(button, Qt.MouseButton.LeftButton)
     assert applied == [{"quantization": "int4"}]
-    values = ("INT8", "every prefix cached", "more batch slots")
-    reasons = {value: table.item(rows[value], 3).text() for value in values}
-    assert reasons["every prefix cached"] == ENABLED and reasons["more batch slots"] == NO_GAIN
-    assert reasons["INT8"] not in ("", ENABLED, NO_GAIN)
+    reasons = {texts: table.item(row, 3).text() for texts, row in rows.items()}
+    assert reasons["Prefix caching", "every prefix cached"] == ENABLED
+    assert reasons["Max running requests", "more batch slots"] == NO_GAIN
+    assert reasons["Weights", "INT8"] not in ("", ENABLED, NO_GAIN)
     for row in range(table.rowCount()):  # what is on already has nothing to gain, in no words
         if table.item(row, 3).text() == ENABLED:
             assert table.item(row, 2).text() == NOTHING
             assert not numbers(table.item(row, 4).text())
-    table.selectRow(rows["INT8"])
+    table.selectRow(rows["Weights", "INT8"])
     assert "Stored as AWQ." in panel.why.text()
     panel.set_recorded()
     panel.update_snapshot(seen(3.0, step(30)))
-    assert table.cellWidget(rows["INT4"], 3) is None
+    assert table.cellWidget(rows["Weights", "INT4"], 3) is None
 
 
 def test_the_table_is_of_the_same_steps_as_the_bar_when_the_panel_shows(
@@ -247,7 +248,7 @@ def test_changes_are_settings_of_the_engine() -> None:
     free = lambda name, value: ""
     config = CONFIG.replace(enable_prefix_caching=False)
     bounds = [
-        ("quantization", "int8"), ("kv_cache_dtype", "FP8 or INT8"), ("max_num_seqs", "12"),
+        ("quantization", "int8"), ("kv_cache_dtype", "INT8"), ("max_num_seqs", "12"),
         ("enable_prefix_caching", "every prefix cached"),
         ("max_num_batched_tokens", "larger token budget"), ("speculative_method", "4 draft tokens"),
     ]  # fmt: skip
