@@ -20,6 +20,7 @@ TIMES = "×"
 
 # Lines --------------------------------------------------------------------------------------
 
+_PER_SECOND = re.compile(r"(?<=\w)/s\b")
 _GAP = re.compile(
     r"(?<=\d) (?=(?:[%×]|[mµ]?s|min|h|days|[KMGT]?i?B(?:/s)?|tok/s|req/s|tokens|[MGT]?FLOP(?:/s)?)"
     r"(?!\w))"
@@ -27,8 +28,9 @@ _GAP = re.compile(
 
 
 def unbroken(text: str) -> str:
-    """`text` with a no-break space between a number and its unit: for lines that wrap."""
-    return _GAP.sub("\u00a0", text)
+    """`text` with a no-break space between a number and its unit, and no break in a rate's unit
+    ("tok/s"): for lines that wrap."""
+    return _PER_SECOND.sub("/\u2060s", _GAP.sub("\u00a0", text))
 
 
 # Numbers ------------------------------------------------------------------------------------

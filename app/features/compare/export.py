@@ -113,9 +113,9 @@ def figures(comparison: Comparison) -> list[tuple[str, str, str]]:
     weights = [_or_dash(side.weights_bytes, bytes_text) for side in comparison.sides]
     ttft = [_or_dash(comparison.mean_ttft_s(s), duration_text) for s in SIDES]
     rates = [_or_dash(comparison.mean_rate(s), rate_text) for s in SIDES]
-    switches = [_switch(side) for side in comparison.sides]
+    loading = [_loading(side) for side in comparison.sides]
     rows = (
-        ("Weights", weights), ("Mean TTFT", ttft), ("Mean decoding", rates), ("Switch", switches),
+        ("Weights", weights), ("Mean TTFT", ttft), ("Mean decoding", rates), ("Loading", loading),
     )  # fmt: skip
     return [(name, values[LEFT], values[RIGHT]) for name, values in rows]
 
@@ -124,7 +124,7 @@ def _or_dash(value: Any, text: Callable[[Any], str]) -> str:
     return "–" if value is None else text(value)
 
 
-def _switch(side: Side) -> str:
+def _loading(side: Side) -> str:
     if side.switch_s is not None:
         return rough_duration(side.switch_s)
-    return "–" if side.weights_bytes is None else "already loaded"
+    return "–" if side.weights_bytes is None else "was open already"
