@@ -3,8 +3,9 @@ server that others run, or an engine that this window runs."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
+from functools import cached_property, partial
 
 from PySide6.QtCore import QSignalBlocker, Qt, Signal
 from PySide6.QtGui import QKeySequence, QShortcut
@@ -36,13 +37,16 @@ MOVED = "API key moved from the URL to this field."
 
 
 class ConnectionsPanel(QWidget):
-    """`toast`: offers to undo a deletion."""
+    """`toast`: offers to undo a deletion. make_launches: of the form of an engine to run, made when
+    it is first shown."""
 
     saved = Signal(object)  # Connection
 
-    def __init__(self, store: ConnectionStore, toast: Toast, launches: LaunchPanel) -> None:
+    def __init__(
+        self, store: ConnectionStore, toast: Toast, make_launches: Callable[[], LaunchPanel]
+    ) -> None:
         super().__init__()
-        self._store, self._toast, self.launches = store, toast, launches
+        self._store, self._toast, self._make_launches = store, toast, make_launches
         self._chosen = ""  # id; "" for a new one
         self._task: Task | None = None
         self._found: tuple[Target, Probe] | None = None  # who answered last
@@ -55,7 +59,7 @@ class ConnectionsPanel(QWidget):
         )
         self.form = ConnectionForm()
         self.title = label(role="title")
-        self._forms = stack(ScrolledForm(self.form, "Engine"), launches)
+        self._forms = stack(ScrolledForm(self.form, "Engine"))
         vbox(
             self.list, hbox(self.add, self.run, STRETCH, self.delete_button), SPACE_1, self.title,
             (self._forms, 1), of=self, spacing=SPACE_1,
@@ -70,8 +74,14 @@ class ConnectionsPanel(QWidget):
         store.changed.connect(self._fill)
         store.keys.arrived.connect(self._on_key)
         store.keys.problem_changed.connect(self._renew)
-        launches.started.connect(self._on_started)
         self._fill()
+
+    @cached_property
+    def launches(self) -> LaunchPanel:
+        made = self._make_launches()
+        self._forms.addWidget(made)
+        made.started.connect(self._on_started)
+        return made
 
     # What the user does ------------------------------------------------------------------------
 
@@ -188,9 +198,11 @@ class ConnectionsPanel(QWidget):
         self._found = None
         self._chosen = connection.id if connection is not None else ""
         launch = self._store.launch(self._chosen)
-        self._forms.setCurrentIndex(int(launch is not None))
-        if launch is not None:
+        if launch is None:
+            self._forms.setCurrentIndex(0)
+        else:
             self.launches.show_engine(self._chosen, launch)
+            self._forms.setCurrentWidget(self.launches)
         if connection is None:
             self.form.show_values("", "", "", "")
         else:
@@ -230,7 +242,7 @@ class ConnectionsPanel(QWidget):
     def _renew(self, problems: list[Problem] | None = None) -> None:
         name, url, key, model = self.form.values
         chosen = self.chosen
-        is_launch = self._forms.currentWidget() is self.launches
+        is_launch = self._forms.currentIndex() > 0
         title = "Run an engine" if is_launch else "New connection"
         self.title.setText(chosen.name if chosen is not None else title)
         self.form.show_problems(problems or (), self._store.keys.problem if key else "")

@@ -155,8 +155,9 @@ class ServerPage(QWidget):
             bridge, self.store, metrics, clock, lambda: self.switch.used_id, self.engines
         )
         self.toast = Toast(self)
-        launches = LaunchPanel(self.store, self.engines)
-        self.connections = ConnectionsPanel(self.store, self.toast, launches)
+        self.connections = ConnectionsPanel(
+            self.store, self.toast, lambda: LaunchPanel(self.store, self.engines)
+        )
         self._right = QStackedWidget()
         area = Scrolled(self.view, "Server")
         scroll_by_keys(area)
