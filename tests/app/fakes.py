@@ -145,6 +145,8 @@ class FakeEngineThread(threading.Thread):
             case m.Abort(request_id):
                 if request_id in self._running:
                     self._finish(self._running[request_id], FinishReason.ABORT)
+                    if not self._running:  # as the engine: no step will show that it is idle
+                        self._publish()
             case m.Reconfigure(changes):
                 self._reconfigure(dict(changes))
 
