@@ -89,6 +89,7 @@ class EngineBridge(QObject):
         self.model: ModelInfo | None = None
         self.config: EngineConfig | None = None
         self.plan: MemoryPlan | None = None
+        self.latest: EngineSnapshot | None = None
         self.link: LinkChanged | None = None
         self.stalled: messages.Stalled | None = None
         """The engine does not answer; the next `load` replaces it."""
@@ -295,6 +296,7 @@ class EngineBridge(QObject):
         self.load_progress.emit(progress)
 
     def take_snapshot(self, snapshot: EngineSnapshot) -> None:
+        self.latest = snapshot
         self.snapshot.emit(snapshot)
 
     def take_answer(self, event: Event) -> None:
@@ -357,6 +359,7 @@ class EngineBridge(QObject):
         self.model, self.config, self.plan = (
             (None, None, None) if loaded is None else (loaded.model, loaded.config, loaded.plan)
         )
+        self.latest = None
         self.dispatcher.snapshots.clear()  # of the previous model
         self._set_state(state)
 

@@ -53,7 +53,8 @@ class WindowEngine(QObject):
         self._in_flight: set[str] = set()
         self._numbers = itertools.count(1)
         self._lock = threading.Condition()
-        self._latest: EngineSnapshot | None = None
+        self._latest = bridge.latest  # an idle engine sends no other
+        self._finished_at = 0.0  # the last request, on the clock of snapshots
         self._steps: list[StepRecord] = []
         self._pairs: tuple[tuple[SignalInstance, Callable[[Any], None]], ...] = (
             (bridge.outputs, self._on_outputs), (bridge.request_failed, self._on_failed),
@@ -135,18 +136,23 @@ class WindowEngine(QObject):
             return []
         if event.finish_reason is not None:
             self._in_flight.discard(event.request_id)
+            if event.times is not None:
+                self._finished_at = event.times.finished or self._finished_at
         return [event]
 
     def snapshot(self) -> EngineSnapshot:
-        """The next one, with the steps since the last call."""
+        """The latest one, with the steps since the last call; waits for that of the last step."""
         self._check()
         with self._lock:
-            if not self._in_flight or self._latest is None:
-                self._lock.wait(SNAPSHOT_S)
+            self._lock.wait_for(self._is_current, SNAPSHOT_S)
             if self._latest is None:
                 raise ConfigError("The engine reports no snapshots.", "Restart the engine.")
             steps, self._steps = tuple(self._steps), []
             return dataclasses.replace(self._latest, steps=steps)
+
+    def _is_current(self) -> bool:
+        latest = self._latest
+        return latest is not None and (bool(self._in_flight) or latest.time >= self._finished_at)
 
     def reconfigure(self, **changes: Any) -> None:
         """Apply settings and wait. Raises ConfigError where that fails."""

@@ -53,6 +53,19 @@ def test_a_sweep_fills_the_table_and_is_kept(qtbot: QtBot, page: BenchPage) -> N
     assert [run.state for run in kept] == [State.DONE]
 
 
+def test_an_engine_that_has_idled_is_swept(
+    qtbot: QtBot, page: BenchPage, application: Application
+) -> None:
+    """It sent its last snapshot before the sweep began to listen."""
+    qtbot.waitUntil(lambda: application.bridge.latest is not None)
+    sweep(page, "concurrency", "1")
+    wait_end(qtbot, page)
+    result = page.bench.result
+    assert result is not None and result.points[0].is_measured and not result.points[0].error
+    steps = result.points[0].figures
+    assert steps["max_concurrent_requests"] == 1
+
+
 def test_settings_go_back_and_the_goal_picks_a_point(
     qtbot: QtBot, page: BenchPage, application: Application
 ) -> None:
