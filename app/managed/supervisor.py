@@ -11,19 +11,15 @@ from __future__ import annotations
 
 PROGRAM = r"""
 import os, signal, subprocess, sys, threading, time
-grace, words = float(sys.argv[1]), sys.argv[2:]
-try:
-    engine = subprocess.Popen(words, stdin=subprocess.DEVNULL, start_new_session=True)
-except OSError as error:
-    print(f"supervisor: cannot run {words[0]}: {error.strerror}", flush=True)
-    sys.exit(127)
-print(f"supervisor: pid {engine.pid}", flush=True)
+grace, words, engine = float(sys.argv[1]), sys.argv[2:], None
 def send(number):
     try:
         os.killpg(engine.pid, number) if hasattr(os, "killpg") else engine.kill()
     except OSError:
         pass
-def finish(*_):
+def finish():
+    while engine is None:  # it is being started
+        time.sleep(0.01)
     if engine.poll() is None:
         try:
             engine.send_signal(signal.SIGINT)
@@ -35,9 +31,16 @@ def watch():
     while os.read(0, 4096):
         pass
     finish()
+# Before the engine starts: a signal that a shell's background ignores would be ignored there too.
 for name in ("SIGINT", "SIGTERM", "SIGHUP"):
     number = getattr(signal, name, signal.SIGTERM)
     signal.signal(number, lambda *_: threading.Thread(target=finish, daemon=True).start())
+try:
+    engine = subprocess.Popen(words, stdin=subprocess.DEVNULL, start_new_session=True)
+except OSError as error:
+    print(f"supervisor: cannot run {words[0]}: {error.strerror}", flush=True)
+    sys.exit(127)
+print(f"supervisor: pid {engine.pid}", flush=True)
 threading.Thread(target=watch, daemon=True).start()
 while engine.poll() is None:
     time.sleep(0.05)

@@ -51,6 +51,20 @@ def test_it_starts_serves_and_stops(start: Start, launch: Launch) -> None:
     assert not engine.is_running() and not is_taken(process.port)
 
 
+def test_it_stops_in_order_where_the_window_ignores_interrupts(
+    start: Start, launch: Launch
+) -> None:
+    """As in the background of a shell's script."""
+    usual = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        process = ready(start(launch))
+    finally:
+        signal.signal(signal.SIGINT, usual)
+    process.stop()
+    assert process.wait(WAIT_S)
+    assert "INFO:     Application shutdown complete." in process.lines
+
+
 def test_progress_comes_from_its_log(launch: Launch) -> None:
     stages: list[Stage] = []
 
