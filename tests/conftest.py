@@ -20,6 +20,13 @@ from typing import Any
 import pytest
 
 from tests import heap
+from tests.crash_stacks import (  # hooks
+    pytest_configure,
+    pytest_sessionstart,
+    pytest_terminal_summary,
+)
+
+__all__ = ["pytest_configure", "pytest_sessionstart", "pytest_terminal_summary"]
 
 heap.replace()
 os.environ.setdefault("QT_QPA_PLATFORM", "offscreen")
