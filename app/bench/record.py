@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 
 from app.bench.goals import Goals
-from app.bench.sweep import Point, best_under, nearest, users_under
+from app.bench.sweep import LOADS, Point, best_under, nearest, users_under
 from app.storage.report_export import write_report
 from app.storage.run_records import Kind, Measured, RunRecord, RunSide, State
 from engine.config import SETTINGS
@@ -58,7 +58,12 @@ def axis_title(name: str) -> str:
 
 def setting_words(point: Point) -> str:
     """ "Concurrency 8, Max running requests 4"."""
-    return ", ".join(f"{axis_title(n)} {setting_text(v)}" for n, v in point.settings.items())
+    return ", ".join(f"{axis_title(n)} {value_words(n, v)}" for n, v in point.settings.items())
+
+
+def value_words(axis: str, value: Any) -> str:
+    """A load is a number; settings that are fractions are shown in percent."""
+    return f"{value:,g}" if axis in LOADS else setting_text(value)
 
 
 def figure_of(point: Point, key: str, statistic: str) -> float | None:
@@ -169,7 +174,7 @@ def heads(result: BenchResult) -> list[str]:
 
 def cells(point: Point, goals: Goals) -> list[str]:
     """The row of a point: "47.1 ±1.2" with its 95 % interval."""
-    row = [setting_text(value) for value in point.settings.values()]
+    row = [value_words(name, value) for name, value in point.settings.items()]
     for key, statistic, _, _ in COLUMNS:
         row.append(_cell(figure_of(point, key, statistic), point.interval(key, statistic)))
     return [*row, _cell(point.goodput(goals), None)]
@@ -191,7 +196,8 @@ def as_text(result: BenchResult) -> str:
         for row in rows
     ]
     lines += [f"{setting_words(p)} failed: {p.error}" for p in result.points if p.error]
-    return "\n".join([*lines, "", answer(result.points, result.goals)]).rstrip()
+    found = answer(result.points, result.goals) if result.goals.limits else ""
+    return "\n".join([*lines, "", found]).rstrip()
 
 
 def as_csv(result: BenchResult) -> str:

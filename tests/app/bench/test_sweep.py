@@ -18,7 +18,17 @@ from hypothesis import strategies as st
 from app.bench.axes import parse_axes
 from app.bench.goals import Goals, RequestLine, parse_goals, quantile
 from app.bench.load import Pace, Run
-from app.bench.record import BenchResult, answer, as_csv, as_dict, as_html, export, from_run, to_run
+from app.bench.record import (
+    BenchResult,
+    answer,
+    as_csv,
+    as_dict,
+    as_html,
+    export,
+    from_run,
+    setting_words,
+    to_run,
+)
 from app.bench.sweep import (
     Axis,
     Point,
@@ -225,6 +235,15 @@ def test_a_stored_sweep_comes_back_whole(tmp_path: Path) -> None:
     assert kept.sides[0].figures["itl"].value == pytest.approx(0.02)
     assert len(kept.sides[0].figures["itl"].samples) == 2
     assert kept.state is State.DONE and "points" not in store.listed(kept).details
+
+
+def test_loads_are_numbers_and_fractions_are_percent() -> None:
+    for name, value, wanted in (
+        ("request_rate", 2.0, "2"), ("request_rate", 0.5, "0.5"), ("concurrency", 64, "64"),
+        ("gpu_memory_utilization", 0.5, "50 %"),
+    ):  # fmt: skip
+        point = Point({name: value})
+        assert setting_words(point).endswith(f" {wanted}"), name
 
 
 def test_damaged_details_are_a_value_error() -> None:
