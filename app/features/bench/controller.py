@@ -75,8 +75,11 @@ class BenchController(QObject):
         if not bridge.is_ready or bridge.config is None or bridge.plan is None:
             self._refuse(ErrorInfo("No model is loaded.", "Open a model."))
             return
-        if settings and bridge.look_only:
-            self._refuse(ErrorInfo(bridge.look_only, "Sweep concurrency."))
+        why = bridge.look_only
+        if bridge.model is not None and not bridge.model.is_described:
+            why = "This server's settings cannot be changed while it runs."
+        if settings and why:
+            self._refuse(ErrorInfo(why, "Sweep concurrency or the request rate."))
             return
         self._plan = plan
         self._before = {name: getattr(bridge.config, name) for name in settings}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 import pytest
@@ -64,6 +65,21 @@ def test_an_engine_that_has_idled_is_swept(
     assert result is not None and result.points[0].is_measured and not result.points[0].error
     steps = result.points[0].figures
     assert steps["max_concurrent_requests"] == 1
+
+
+def test_a_server_that_reports_neither_cache_nor_settings(
+    qtbot: QtBot, page: BenchPage, application: Application
+) -> None:
+    bridge = application.bridge
+    assert bridge.model is not None and bridge.plan is not None
+    bridge.model = dataclasses.replace(bridge.model, architecture="")
+    bridge.plan = bridge.plan.with_blocks(0)
+    sweep(page, "max_num_seqs", "2, 3")
+    assert page.bench.problem is not None and page.bench.result is None
+    sweep(page, "concurrency", "1, 2")
+    wait_end(qtbot, page)
+    assert page.bench.problem is None and page.bench.result is not None
+    assert all(point.is_measured for point in page.bench.result.points)
 
 
 def test_settings_go_back_and_the_goal_picks_a_point(
