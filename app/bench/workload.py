@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import random
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import cycle, islice
 from pathlib import Path
@@ -93,8 +93,8 @@ class Workload:
 
     @property
     def prompts_text(self) -> str:
-        """ "10 to 20 tokens"; "12 from a file"."""
-        return f"{len(self.prompts):,} from a file" if self.prompts else f"{self.input} tokens"
+        """ "10 to 20 tokens"; "12 texts"."""
+        return f"{len(self.prompts):,} texts" if self.prompts else f"{self.input} tokens"
 
     @property
     def longest_request(self) -> int:
@@ -166,17 +166,23 @@ def of_prompts(
     """The prompts of a file as a workload. output_len: of every reply, in place of the file's.
     Raises TextError."""
     found = read_prompts(file)
-    lines = tuple(line._replace(max_tokens=output_len or line.max_tokens) for line in found)
+    lines = [line._replace(max_tokens=output_len or line.max_tokens) for line in found]
+    told = "Prompts from a file, repeated in order. Repeated ones hit the prefix cache."
+    work = of_lines(file.name, lines, told)
+    return dataclasses.replace(work, num_requests=num_requests or len(lines), is_raw=is_raw)
+
+
+def of_lines(title: str, lines: Sequence[PromptLine], description: str) -> Workload:
+    """A workload of at least one prompt."""
     outputs = [line.max_tokens for line in lines]
     return Workload(
-        name=file.name,
-        title=file.name,
-        num_requests=num_requests or len(lines),
+        name=title,
+        title=title,
+        num_requests=len(lines),
         input=Length(1, 1),
         output=Length(min(outputs), max(outputs)),
-        description="Prompts from a file, repeated in order. Repeated ones hit the prefix cache.",
-        prompts=lines,
-        is_raw=is_raw,
+        description=description,
+        prompts=tuple(lines),
     )
 
 

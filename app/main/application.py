@@ -22,6 +22,7 @@ from PySide6.QtWidgets import QApplication
 
 from app.features.bench.engine import name_of as name_of_bench
 from app.features.bench.page import BenchPage
+from app.features.bench.prompts import of_calls, of_chats
 from app.features.chat.controller import ChatController
 from app.features.chat.last_chat import LastChatKeeper
 from app.features.chat.page import ChatPage
@@ -224,6 +225,7 @@ class Application(QObject):
         runs = make_runs_page(
             bridge, settings, session, models, trash, self.engine_settings, self._go_on
         )
+        server = ServerPage(bridge, settings, session, self.metrics, self._clock)
         return Pages(
             store,
             chat,
@@ -234,8 +236,8 @@ class Application(QObject):
             self.views.make_page(Tab("Recordings", "recordings", self.recordings_panel)),
             ModelsPages(models, WelcomePage(in_use, estimate)),
             runs,
-            BenchPage(bridge, runs.book),
-            ServerPage(bridge, settings, session, self.metrics, self._clock),
+            BenchPage(bridge, runs.book, (of_chats(store), of_calls(server.serving.calls))),
+            server,
         )
 
     def _make_window(self) -> None:

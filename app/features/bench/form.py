@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from PySide6.QtCore import Signal
@@ -21,10 +22,11 @@ from app.bench.load import Pace
 from app.bench.record import AXES
 from app.bench.workload import Workload, of_prompts, preset, preset_names
 from app.features.bench.controller import BenchPlan
+from app.features.bench.prompts import Source
 from app.features.tune.load_plan import why_not
 from app.link.bridge import EngineBridge
 from engine.config import SETTINGS
-from engine.errors import ErrorInfo, InferdeckError
+from engine.errors import ErrorInfo, InferdeckError, describe
 from engine.evaluate.task import PROMPT_LINES
 from engine.units import setting_text
 from widgets.controls.combo import ElidedCombo
@@ -48,10 +50,12 @@ class BenchForm(QFrame):
     cancel_wanted = Signal()
     goals_changed = Signal(object)
 
-    def __init__(self, bridge: EngineBridge, parent: QWidget) -> None:
+    def __init__(self, bridge: EngineBridge, sources: Sequence[Source], parent: QWidget) -> None:
+        """sources: of prompts, beside presets and files."""
         super().__init__(parent)
         self.setProperty("panel", True)
         self._bridge = bridge
+        self._sources = {source.title: source for source in sources}
         self._choices: list[Choice] = [
             (work, variant)
             for work in map(preset, preset_names()) for variant in work.variants
@@ -73,7 +77,8 @@ class BenchForm(QFrame):
         for work, variant in self._choices:
             more = f", {variant} prompts" if len(work.variants) > 1 else ""
             self.workload.addItem(f"{work.title}{more}")
-        self.workload.addItem(FROM_FILE)
+        for title in (*self._sources, FROM_FILE):
+            self.workload.addItem(title)
         self.workload.setToolTip(PROMPT_LINES)
         self.workload.setMinimumContentsLength(16)
         names = [f"{work.name}" for work, _ in self._choices]
@@ -198,25 +203,35 @@ class BenchForm(QFrame):
 
     def open_file(self, file: Path) -> None:
         """Offer and choose the prompts of a file; an unreadable one is an error here."""
+        self._offer(lambda: of_prompts(file))
+
+    def _offer(self, read: Callable[[], Workload]) -> None:
+        """Choose what `read` returns; for what it raises, the first workload."""
         try:
-            work = of_prompts(file)
+            work = read()
         except (InferdeckError, OSError) as error:
-            cause = error.cause if isinstance(error, InferdeckError) else str(error)
-            self._show_error(ErrorInfo(cause, getattr(error, "remedy", "")))
+            self._show_error(describe(error))
             self.workload.setCurrentIndex(0)
             return
         self._show_error(None)
+        place = len(self._choices)
         self._choices.append((work, next(iter(work.variants))))
-        self.workload.insertItem(self.workload.count() - 1, work.title)
-        self.workload.setCurrentIndex(self.workload.count() - 2)
+        self.workload.insertItem(place, f"{work.title} ({work.prompts_text})")
+        self.workload.setCurrentIndex(place)
+        self.requests.setValue(work.num_requests)
 
     def _on_workload(self, row: int) -> None:
-        if row == self.workload.count() - 1:
-            file, _ = QFileDialog.getOpenFileName(self, "Prompt file", "", FILES)
-            if file:
-                self.open_file(Path(file))
-            else:
-                self.workload.setCurrentIndex(0)
+        if row < len(self._choices):
+            return
+        source = self._sources.get(self.workload.itemText(row))
+        if source is not None:
+            self._offer(source.read)
+            return
+        file, _ = QFileDialog.getOpenFileName(self, "Prompt file", "", FILES)
+        if file:
+            self.open_file(Path(file))
+        else:
+            self.workload.setCurrentIndex(0)
 
     def _on_pacing(self) -> None:
         kind = self.pacing.currentIndex()

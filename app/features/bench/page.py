@@ -15,6 +15,7 @@ Its view is built when the page is first shown.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cached_property, partial
 from pathlib import Path
 
@@ -25,6 +26,7 @@ from PySide6.QtWidgets import QFileDialog, QWidget
 from app.bench.record import SUFFIXES, BenchResult, export, from_run
 from app.features.bench.controller import BenchController
 from app.features.bench.form import BenchForm
+from app.features.bench.prompts import Source
 from app.features.bench.results import ResultsView
 from app.features.runs.book import Content, RunBook, with_suffix
 from app.link.bridge import EngineBridge
@@ -44,9 +46,12 @@ class BenchPage(QWidget):
     commands_changed = Signal()
     wants_front = Signal()
 
-    def __init__(self, bridge: EngineBridge, book: RunBook) -> None:
+    def __init__(
+        self, bridge: EngineBridge, book: RunBook, sources: Sequence[Source] = ()
+    ) -> None:
+        """sources: the user's own prompts."""
         super().__init__()
-        self._bridge, self._book = bridge, book
+        self._bridge, self._book, self._sources = bridge, book, sources
         self.bench = BenchController(bridge, book.keep, self)
         self.bench.changed.connect(self._on_changed)
         self._earlier: list[RunRecord] = []
@@ -68,7 +73,7 @@ class BenchPage(QWidget):
 
     @cached_property
     def form(self) -> BenchForm:
-        form = BenchForm(self._bridge, self)
+        form = BenchForm(self._bridge, self._sources, self)
         form.run_wanted.connect(self.bench.start)
         form.cancel_wanted.connect(self.bench.cancel)
         form.goals_changed.connect(self.bench.set_goals)
