@@ -32,6 +32,9 @@ heap.replace()
 os.environ.setdefault("QT_QPA_PLATFORM", "offscreen")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+# Threads of OpenMP that wait for work sleep: several workers of pytest share the processors, where
+# a thread that spins takes the time of the one that it waits for. Read when torch is imported.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 # On a machine with a GPU the tests are about the CPU all the same, but where those of GPUs are
 # asked for by their folder: `pytest tests/gpu`. (Workers inherit what the first process chose.)
 _of_gpus = any("tests/gpu" in Path(word).as_posix() for word in sys.argv)
