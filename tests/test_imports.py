@@ -21,7 +21,7 @@ import pytest
 
 from tests import ROOT
 from tests.structure.imports import between_rooms, circles, imports, statements_of
-from tests.structure.source import read
+from tests.structure.source import parse, read
 
 PACKAGES = ("app", "engine", "widgets", "resources")
 
@@ -109,7 +109,7 @@ def imported_modules(file: Path) -> list[tuple[int, str]]:
 
 def _imported_modules(file: Path) -> Iterator[tuple[int, str]]:
     package = file.relative_to(ROOT).with_suffix("").parts[:-1]
-    for node in statements(ast.parse(file.read_text(encoding="utf-8"))):
+    for node in statements(parse(file.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
             yield from ((node.lineno, name.name) for name in node.names)
         elif isinstance(node, ast.ImportFrom):
