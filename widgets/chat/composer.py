@@ -6,12 +6,13 @@ from collections.abc import Sequence
 
 from PySide6.QtCore import QEvent, QMimeData, Qt, Signal
 from PySide6.QtGui import QFontMetricsF, QKeyEvent, QResizeEvent, QTextCursor
-from PySide6.QtWidgets import QPlainTextEdit, QPushButton, QWidget
+from PySide6.QtWidgets import QPlainTextEdit, QPushButton
 
 from widgets.chat.attachments import AttachmentList
 from widgets.chat.meters import ContextMeter, FittingLine
 from widgets.chat.records import AttachmentRecord
 from widgets.controls.buttons import IconButton
+from widgets.controls.frames import FittedFrame
 from widgets.controls.layouts import button, dressed, hbox, vbox
 from widgets.controls.text import set_key_tip
 from widgets.theme.fonts import scaled
@@ -27,7 +28,7 @@ _HINTS = (
 )  # fmt: skip
 
 
-class Composer(QWidget):
+class Composer(FittedFrame):
     """The text stays after `send_requested(text)`. With an empty input, Ctrl+Enter regenerates and
     Up edits the last message."""
 
@@ -69,7 +70,7 @@ class Composer(QWidget):
         )  # fmt: skip
         vbox(self.files, self.input, self._foot, of=self)
         self.set_busy(False)
-        theme_notifier().changed.connect(self._fit_foot)
+        theme_notifier().changed.connect(self.fit)
 
     @property
     def text(self) -> str:
@@ -102,7 +103,7 @@ class Composer(QWidget):
         dressed(self._button, tip, tip)
         self._button.setEnabled(is_busy or not (self.is_empty or self._refusal))
         if is_other:
-            self._fit_foot()
+            self.fit()
 
     def set_refusal(self, text: str) -> None:
         """Disable Send, with the reason as its tooltip; "" enables it."""
@@ -118,16 +119,7 @@ class Composer(QWidget):
         if self.context.property("role") != role:
             restyle(self.context, role=role)
 
-    def resizeEvent(self, event: QResizeEvent) -> None:
-        super().resizeEvent(event)
-        self._fit_foot()
-
-    def event(self, event: QEvent) -> bool:
-        if event.type() == QEvent.Type.LayoutRequest:
-            self._fit_foot()  # a label, or the text size, has changed
-        return super().event(event)
-
-    def _fit_foot(self) -> None:
+    def fit(self) -> None:
         """In a narrow window hide the meter and shorten the longest label, then show icons only."""
         first = 1 if self.width() < scaled(NARROW) else 0
         fitting = (level for level in (first, 1, 2) if self._width_at(level) <= self.width())
@@ -163,11 +155,11 @@ class Composer(QWidget):
     def set_sampling_name(self, name: str) -> None:
         self._sampling_name = name
         dressed(self.sampling, f"Sampling settings: {name}", f"Sampling settings: {name}")
-        self._fit_foot()
+        self.fit()
 
     def set_system_prompt_used(self, is_used: bool) -> None:
         self._has_system_prompt = is_used
-        self._fit_foot()
+        self.fit()
 
     def send(self) -> None:
         """Like Enter. During a reply the text stays."""

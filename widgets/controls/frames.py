@@ -1,4 +1,4 @@
-"""Page frames: isolated layouts, scrolling by keys, two halves with tabs, opaque contents."""
+"""Frames: fitted contents, isolated layouts, scrolling by keys, two halves with tabs, opaque."""
 
 from __future__ import annotations
 
@@ -11,6 +11,23 @@ from PySide6.QtWidgets import QFrame, QScrollArea, QSplitter, QTabBar, QWidget, 
 from widgets.controls.layouts import dressed, stack, vbox
 from widgets.theme.fonts import text_scale
 from widgets.theme.theme import SPACE_2, theme
+
+
+class FittedFrame(QFrame):
+    """Calls `fit` when it was resized, and when its contents have another text or text size."""
+
+    def fit(self) -> None:
+        """Arrange the contents for the size of the frame."""
+        raise NotImplementedError
+
+    def resizeEvent(self, event: QResizeEvent) -> None:
+        super().resizeEvent(event)
+        self.fit()
+
+    def event(self, event: QEvent) -> bool:
+        if event.type() is QEvent.Type.LayoutRequest:
+            self.fit()
+        return super().event(event)
 
 
 class Contained(QWidget):

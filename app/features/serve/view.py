@@ -13,8 +13,8 @@
 
 from __future__ import annotations
 
-from PySide6.QtCore import QEvent, QSize, Qt, Signal
-from PySide6.QtGui import QResizeEvent, QShowEvent
+from PySide6.QtCore import QSize, Qt, Signal
+from PySide6.QtGui import QShowEvent
 from PySide6.QtWidgets import (
     QBoxLayout,
     QCheckBox,
@@ -34,6 +34,7 @@ from app.features.serve.controller import ServerController, ServingState
 from app.features.serve.form import CopyButton
 from app.features.serve.parts import Figure, FigureRow, StateLine
 from app.server.options import ServingChoice
+from widgets.controls.frames import FittedFrame
 from widgets.controls.layouts import STRETCH, Item, button, dressed, hbox, label, vbox, wrapped
 from widgets.controls.lines import title_line
 from widgets.live.figures import StateKind
@@ -65,7 +66,7 @@ UNKNOWN_MODEL = "MODEL"
 EXAMPLE_LINES = 8
 
 
-class ServingView(QWidget):
+class ServingView(FittedFrame):
     """`free_port_wanted(port)`; `requests_wanted`: show the requests view."""
 
     free_port_wanted = Signal(int)
@@ -171,7 +172,7 @@ class ServingView(QWidget):
         self.figures.setVisible(controller.state in (ServingState.ON, ServingState.STOPPING))
         model = controller.model_name if is_on else (choice.model_name or controller.model_name)
         self._show_examples(examples(url, model or UNKNOWN_MODEL, has_key=self._has_key))
-        self._fit_heads()
+        self.fit()
         self._renew_figures()
 
     def _renew_figures(self) -> None:
@@ -191,16 +192,7 @@ class ServingView(QWidget):
         width = self._where.minimumSize().width() + 2 * SPACE_3
         return QSize(width, super().minimumSizeHint().height())
 
-    def resizeEvent(self, event: QResizeEvent) -> None:
-        super().resizeEvent(event)
-        self._fit_heads()
-
-    def event(self, event: QEvent) -> bool:
-        if event.type() == QEvent.Type.LayoutRequest:
-            self._fit_heads()  # a word, or the size of text, is another
-        return super().event(event)
-
-    def _fit_heads(self) -> None:
+    def fit(self) -> None:
         """Move the address below the state, and the options below the title, where they are too
         wide."""
         room = self.width() - 2 * SPACE_3

@@ -5,9 +5,9 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from PySide6.QtCore import QEvent, QTimer
-from PySide6.QtGui import QGuiApplication, QHideEvent, QResizeEvent, QShowEvent
-from PySide6.QtWidgets import QComboBox, QFrame, QWidget
+from PySide6.QtCore import QTimer
+from PySide6.QtGui import QGuiApplication, QHideEvent, QShowEvent
+from PySide6.QtWidgets import QComboBox, QWidget
 
 from app.features.tune.comparison import (
     Compared,
@@ -24,6 +24,7 @@ from app.features.tune.comparison_table import CompareTable
 from app.features.tune.verdict import State, judge
 from engine.units import clock_text, duration_text
 from widgets.controls.combo import ElidedCombo
+from widgets.controls.frames import FittedFrame
 from widgets.controls.layouts import button, dressed, hbox, vbox, wrapped
 from widgets.controls.lines import ElidedLine, title_line
 from widgets.live.metric_store import MetricStore
@@ -40,7 +41,7 @@ HINT = "Change a setting, or select two ranges on a chart to compare them."
 HINT_SECOND = "Range A is set. Drag across a chart to select range B."
 
 
-class CompareView(QFrame):
+class CompareView(FittedFrame):
     """Marks its ranges on the charts (`spans`). `now`: the charts' clock. `merged`: the headline's
     change, which may have several marks, and its ranges; None where `mark` is newer.
     `has_no_latest`: no change is to be shown as the latest one."""
@@ -174,7 +175,7 @@ class CompareView(QFrame):
         self._is_low = low
         self._show_parts()
 
-    def _fit(self) -> None:
+    def fit(self) -> None:
         """A table with the columns for which there is room, else the medians in words."""
         self._title.setVisible(self.width() >= scaled(WIDE))
         self._is_narrow = not self.table.fit(self._layout.contentsRect().width())
@@ -196,7 +197,7 @@ class CompareView(QFrame):
         self.clear_button.setVisible(bool(self._picked))
         self.note.set_text(self._words(what))
         self.brief.setText(in_brief(self.rows))
-        self._fit()
+        self.fit()
         self._show_spans()
         if self.isVisible() and found is not None and self._grows(found[1]):
             self._timer.start()
@@ -224,15 +225,6 @@ class CompareView(QFrame):
                 for (label, color), stretch in zip(names, found, strict=False)
             )
         )
-
-    def resizeEvent(self, event: QResizeEvent) -> None:
-        super().resizeEvent(event)
-        self._fit()
-
-    def event(self, event: QEvent) -> bool:
-        if event.type() is QEvent.Type.LayoutRequest:
-            self._fit()  # other text, or of another size
-        return super().event(event)
 
     def showEvent(self, event: QShowEvent) -> None:
         super().showEvent(event)

@@ -7,15 +7,13 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-from PySide6.QtCore import QEvent, QLocale, QSize, Qt, QTimer
-from PySide6.QtGui import QResizeEvent
+from PySide6.QtCore import QLocale, QSize, Qt, QTimer
 from PySide6.QtWidgets import (
     QBoxLayout,
     QCheckBox,
     QComboBox,
     QDoubleSpinBox,
     QFileDialog,
-    QFrame,
     QGridLayout,
     QLabel,
     QSizePolicy,
@@ -34,6 +32,7 @@ from engine.errors import ErrorInfo
 from engine.evaluate.task import PROMPT_LINES, RAW_PROMPTS
 from engine.units import counted, duration_text
 from widgets.controls.combo import ElidedCombo
+from widgets.controls.frames import FittedFrame
 from widgets.controls.layouts import STRETCH, Label, button, dressed, hbox, vbox
 from widgets.controls.lines import ElidedLine
 from widgets.controls.text import set_key_tip
@@ -82,7 +81,7 @@ def choices() -> list[Choice]:
     return [Choice(work, variant) for work in workloads for variant in work.variants]
 
 
-class LoadBar(QFrame):
+class LoadBar(FittedFrame):
     """A row of controls, and a status line."""
 
     def __init__(
@@ -174,16 +173,7 @@ class LoadBar(QFrame):
         margins = SPACE_3, SPACE_2, SPACE_3, SPACE_2
         vbox(self._row, self.status, self.problem, of=self, spacing=SPACE_1, margins=margins)
 
-    def resizeEvent(self, event: QResizeEvent) -> None:
-        super().resizeEvent(event)
-        self._fit()
-
-    def event(self, event: QEvent) -> bool:
-        if event.type() == QEvent.Type.LayoutRequest:
-            self._fit()  # text or its size changed
-        return super().event(event)
-
-    def _fit(self) -> None:
+    def fit(self) -> None:
         """Two or three rows where one is too narrow; the title hides first."""
         self._fit_fields()  # the style is known late
         room = self.width() - 2 * SPACE_3

@@ -14,8 +14,7 @@ The engine settings are at the left of this page.
 
 from __future__ import annotations
 
-from PySide6.QtCore import QEvent, Signal
-from PySide6.QtGui import QResizeEvent
+from PySide6.QtCore import Signal
 from PySide6.QtWidgets import QWidget
 
 from app.features.tune.comparison_view import CompareView
@@ -26,6 +25,7 @@ from app.link.bridge import EngineBridge
 from app.window.commands import Command
 from app.window.settings_store import SettingsStore
 from engine.snapshot import EngineSnapshot
+from widgets.controls.frames import FittedFrame
 from widgets.controls.layouts import vbox
 from widgets.live.charts import LiveCharts
 from widgets.live.metric_store import MetricStore
@@ -41,7 +41,7 @@ LEAST_FOR_TABLE = 380
 """Lower pages show the comparison in words."""
 
 
-class TunePage(QWidget):
+class TunePage(FittedFrame):
     """`commands_changed`: update enabled and checked commands."""
 
     commands_changed = Signal()
@@ -110,16 +110,7 @@ class TunePage(QWidget):
             ),
         ]  # fmt: skip
 
-    def resizeEvent(self, event: QResizeEvent) -> None:
-        super().resizeEvent(event)
-        self._fit()
-
-    def event(self, event: QEvent) -> bool:
-        if event.type() is QEvent.Type.LayoutRequest:
-            self._fit()  # other text, or of another size
-        return super().event(event)
-
-    def _fit(self) -> None:
+    def fit(self) -> None:
         """No table where it or what surrounds it would be lower than its text."""
         others = (self.load_bar, self.result, self.charts)
         needed = [max(w.minimumSizeHint().height(), w.heightForWidth(self.width())) for w in others]
