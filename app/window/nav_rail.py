@@ -14,7 +14,8 @@ from widgets.theme.fonts import scaled
 from widgets.theme.icons import set_icon
 from widgets.theme.theme import SPACE_1, SPACE_2, theme_notifier, ui_font
 
-WIDTH = 72
+WIDTH, BESIDE_ICON = 72, 14
+"""Pixels with texts at their default size; beside an icon without."""
 ICON = QSize(20, 20)
 
 
@@ -35,31 +36,31 @@ class NavRail(QFrame):
         margins = (1, SPACE_2, 1, SPACE_2)
         vbox(self._pages, STRETCH, self._actions, of=self, spacing=-1, margins=margins)
 
-    def _fit(self) -> None:
-        self.setFixedWidth(scaled(WIDTH))
-        self._show_texts()
-
     def resizeEvent(self, event: QResizeEvent) -> None:
         super().resizeEvent(event)
-        self._show_texts()
+        self._fit()
 
     def minimumSizeHint(self) -> QSize:
         """With icons alone."""
         count = len(self.findChildren(QToolButton))
         return QSize(self.width(), count * (ICON.height() + 3 * SPACE_2) + 2 * SPACE_2)
 
-    def _show_texts(self) -> None:
-        """Below the icons, in a window that is high enough for all of them. Icons grow with the
-        text where there is room for both."""
+    def _fit(self) -> None:
+        """Texts are below the icons in a window that is high enough for all of them; else the rail
+        is as narrow as its icons. These grow with the text where there is room for both."""
         buttons = self.findChildren(QToolButton)
         line = QFontMetrics(ui_font("small")).height()
         needed = len(buttons) * (ICON.height() + line + 3 * SPACE_2) + 2 * SPACE_2
         styles = Qt.ToolButtonStyle
         has_room = needed <= self.height()
         side = scaled(ICON.height())
+        if not has_room:
+            needed -= len(buttons) * line
         is_roomy = needed + len(buttons) * (side - ICON.height()) <= self.height()
+        icon = side if is_roomy else ICON.height()
+        self.setFixedWidth(scaled(WIDTH) if has_room else icon + 2 * BESIDE_ICON)
         for button in buttons:
-            button.setIconSize(QSize(side, side) if is_roomy else ICON)
+            button.setIconSize(QSize(icon, icon))
             button.setToolButtonStyle(
                 styles.ToolButtonTextUnderIcon if has_room else styles.ToolButtonIconOnly
             )

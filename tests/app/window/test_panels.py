@@ -8,7 +8,7 @@ import threading
 from typing import Any
 
 import pytest
-from PySide6.QtCore import QObject
+from PySide6.QtCore import QObject, Qt
 from PySide6.QtGui import QGuiApplication
 from PySide6.QtWidgets import QApplication, QLabel, QPushButton, QVBoxLayout, QWidget
 from pytestqt.qtbot import QtBot
@@ -118,6 +118,25 @@ def test_the_rail_takes_more_pages_and_marks_one(qtbot: QtBot) -> None:
     rail.choose(1)
     assert chosen == [2] and [b.isChecked() for b in buttons] == [False, True, False]
     assert [b.accessibleName() for b in buttons] == ["Chat", "Tune", "Models"]
+
+
+def test_the_rail_is_as_narrow_as_its_icons_where_texts_have_no_room(qtbot: QtBot) -> None:
+    window = QWidget()
+    qtbot.addWidget(window)
+    rail = NavRail(window)
+    for name in ("Chat", "Tune", "Models"):
+        rail.add_page(name, "chat")
+    rail.resize(rail.width(), 400)
+    window.show()
+    wide = rail.width()
+    buttons = rail._group.buttons()
+    with_text = Qt.ToolButtonStyle.ToolButtonTextUnderIcon
+    assert all(button.toolButtonStyle() is with_text for button in buttons)
+    rail.resize(wide, rail.minimumSizeHint().height())
+    assert rail.width() < wide and rail.width() > buttons[0].iconSize().width()
+    assert all(button.toolButtonStyle() is not with_text for button in buttons)
+    rail.resize(rail.width(), 400)
+    assert rail.width() == wide
 
 
 def test_the_gpu_monitor_tells_what_the_driver_tells(
