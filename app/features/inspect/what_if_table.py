@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from PySide6.QtCore import Qt, Signal
-from PySide6.QtGui import QBrush
+from PySide6.QtGui import QBrush, QResizeEvent
 from PySide6.QtWidgets import (
     QAbstractItemView,
     QHeaderView,
@@ -22,6 +22,7 @@ from engine.telemetry.what_if import DRAFT_LENGTH
 from engine.units import NOTHING, precision_name, setting_text, speculative_name
 from widgets.controls import layouts
 from widgets.controls.tables import SmallFigures, dress_table
+from widgets.theme.fonts import scaled
 from widgets.theme.theme import theme, theme_notifier
 
 WEIGHTS = "quantization"
@@ -135,6 +136,8 @@ CHOOSE = "Select a setting to see how its gain is estimated."
 NO_WINDOW = "Settings are read-only here."
 _APPLY, _WHY = 3, 4
 _COLUMNS = ("Setting", "Value", "Estimated gain", "Apply", "Why")
+_LEAST_WHY = 130
+"""Pixels at the default text size; where the reasons have fewer, they are seen by selection."""
 
 
 class WhatIfTable(QTableWidget):
@@ -176,6 +179,21 @@ class WhatIfTable(QTableWidget):
                 self._put(row, column, text, found.refusal if column == _APPLY else why)
             self._show_button(row, one, found)
         self.paint_factors()
+        self._fit()
+
+    def resizeEvent(self, event: QResizeEvent) -> None:
+        super().resizeEvent(event)
+        self._fit()
+
+    def _fit(self) -> None:
+        """Not by the sections: the last one that is shown is stretched."""
+        header = self.horizontalHeader()
+        others = sum(
+            max(self.sizeHintForColumn(column), header.sectionSizeHint(column))
+            for column in range(_WHY)
+        )
+        room = self.viewport().width() - others
+        self.setColumnHidden(_WHY, room < scaled(_LEAST_WHY))
 
     def set_wrapped(self, wraps: bool) -> None:
         """Show each reason in full, where there is the height."""

@@ -244,6 +244,24 @@ def test_the_table_is_of_the_same_steps_as_the_bar_when_the_panel_shows(
     assert shown == pytest.approx(100 * found.split.shares().kv, rel=0.1)
 
 
+def test_reasons_are_seen_by_selection_where_their_column_has_no_room(
+    qtbot: QtBot, panel: BottleneckPanel
+) -> None:
+    panel.show()
+    panel.open_model()
+    panel.show_peaks(PeaksMeasured(PEAKS))
+    panel.update_snapshot(seen(1.0, *(step(i) for i in range(20))))
+    table = panel.table
+    assert not table.isColumnHidden(4)
+    panel.resize(600, 600)
+    qtbot.waitUntil(lambda: table.isColumnHidden(4))
+    assert table.horizontalScrollBar().maximum() == 0
+    table.selectRow(0)
+    assert numbers(panel.why.text())
+    panel.resize(1200, 320)
+    qtbot.waitUntil(lambda: not table.isColumnHidden(4))
+
+
 def test_changes_are_settings_of_the_engine() -> None:
     free = lambda name, value: ""
     config = CONFIG.replace(enable_prefix_caching=False)
