@@ -23,10 +23,8 @@ from widgets.timeline.table import Name, batch_text, step_text, time_text
 from widgets.timeline.view import TimelineView
 
 EMPTY_TEXT = "Steps appear here when a reply is generated. Send a message."
-HINT = (
-    "Hover over a step to see its batch; click to keep it. Drag or scroll to go back in time. "
-    "Ctrl+scroll to zoom."
-)
+HINT = "Hover over a step to see its batch; click to keep it."
+MORE_HINT = "Drag or scroll to go back in time. Ctrl+scroll to zoom."
 EXPIRED = (
     "Step {index:,} has expired. The timeline keeps the last {capacity:,} steps of the open model."
 )
@@ -147,7 +145,7 @@ class TimelinePanel(QFrame):
         self.note.set_text(step_text(history.record(history.end - 1)))
         if not history.first <= pointed < history.end:
             self.line.set_text(self._expired or HINT)
-            self.batch.set_text("")
+            self.batch.set_text("" if self._expired else MORE_HINT)
         else:
             step = history.record(pointed)
             words = (step_text(step), time_text(step), self._explain(step))
