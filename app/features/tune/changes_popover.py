@@ -28,13 +28,14 @@ class ChangesPopover(Popover):
         self._history = history
         self.list = dressed(QTreeWidget(), "Changes, newest first", padded=True)
         self.list.setRootIsDecorated(False)
-        self.list.setUniformRowHeights(True)
+        self.list.setWordWrap(True)  # the result of a change is a sentence
         self.list.setHeaderLabels(["Time", "Change", "Measured result"])
         header = self.list.header()
         header.setSectionsMovable(False)
         header.setStretchLastSection(True)
         header.setSectionResizeMode(0, QHeaderView.ResizeMode.ResizeToContents)
         header.setSectionResizeMode(1, QHeaderView.ResizeMode.Interactive)
+        header.sectionResized.connect(self.list.scheduleDelayedItemsLayout)  # other line breaks
         self.list.itemActivated.connect(lambda item: self.go_back())
         self.list.currentItemChanged.connect(lambda *_: self._show_cost())
         self.note = label("", "small")

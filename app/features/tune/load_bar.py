@@ -359,11 +359,11 @@ class LoadBar(FittedFrame):
                 else "Open a model to start a background load."
             )
             return
-        parts = [
-            f"{counts.in_flight:,} concurrent" if load.is_on else "stopped",
-            f"{counts.completed:,} completed",
-            f"{counts.failed:,} failed",
-        ]
+        parts = [f"{counts.completed:,} completed", f"{counts.failed:,} failed"]
+        if not load.is_on:
+            parts.insert(0, "stopped")
+        elif load.plan.pace.concurrency is None:  # else the field beside says it
+            parts.insert(0, f"{counts.in_flight:,} concurrent")
         if self._is_other and not load.is_on:
             parts.insert(0, load.plan.workload.title)
         if counts.aborted:

@@ -111,12 +111,18 @@ class TunePage(FittedFrame):
         ]  # fmt: skip
 
     def fit(self) -> None:
-        """No table where it or what surrounds it would be lower than its text."""
-        others = (self.load_bar, self.result, self.charts)
-        needed = [max(w.minimumSizeHint().height(), w.heightForWidth(self.width())) for w in others]
-        least = sum(needed) + self.comparison.height_with_table
-        least += len(others) * self._layout.spacing()
+        """No table where it or what surrounds it would be lower than its text; no charts where
+        the comparison leaves no room for them."""
+        spacing = self._layout.spacing()
+        above = sum(self._height_of(part) + spacing for part in (self.load_bar, self.result))
+        charts = self.charts.minimumSizeHint().height()
+        least = above + self.comparison.height_with_table + spacing + charts
         self.comparison.set_low(self.height() < max(LEAST_FOR_TABLE, least))
+        least = above + self._height_of(self.comparison) + spacing + charts
+        self.charts.setVisible(self.comparison.isHidden() or self.height() >= least)
+
+    def _height_of(self, part: QWidget) -> int:
+        return max(part.minimumSizeHint().height(), part.heightForWidth(self.width()))
 
     def _pick(self, start: float, end: float) -> None:
         self.result.figures.setChecked(True)

@@ -20,8 +20,7 @@ from app.features.tune.changes_popover import ChangesPopover
 from app.features.tune.comparison import REACH_S, Compared, TimeRange, around, exact
 from app.features.tune.verdict import CONFIDENCE, State, Verdict, busy_text, headline, judge
 from engine.units import clock_text, duration_text
-from widgets.controls.layouts import Label, button, hbox, vbox
-from widgets.controls.lines import ElidedLine
+from widgets.controls.layouts import Label, button, hbox, vbox, wrapped
 from widgets.controls.text import set_key_tip
 from widgets.live.metric_store import MetricStore
 from widgets.plot.marks import MarkLog
@@ -64,7 +63,7 @@ class ResultBar(QFrame):
         self._is_lesson = False  # changes are a lesson's
         self.is_setup = False  # and only prepare its measurement: they have no result
         self._line = Label(wordWrap=True, textFormat=Qt.TextFormat.RichText)
-        self.detail = ElidedLine("text_muted")
+        self.detail = wrapped("small")
         self.figures = button("Figures", lambda: None, kind="flat")
         self.figures.setCheckable(True)
         set_key_tip(self.figures, "Latency and throughput of both ranges", "tune.figures")
@@ -193,7 +192,7 @@ class ResultBar(QFrame):
         if latest is not None and ranges is not None:
             latest.result = words
             self.list.show_result()
-        self.detail.set_text(self._confidence(ranges) if ranges is not None else "")
+        self.detail.setText(self._confidence(ranges) if ranges is not None else "")
         self.detail.setVisible(bool(self.detail.text()))
         self.list_button.setEnabled(bool(self.changes.entries))
         is_kept = latest is not None and latest is self._kept
