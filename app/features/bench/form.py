@@ -7,9 +7,10 @@ from pathlib import Path
 
 from PySide6.QtCore import Signal
 from PySide6.QtWidgets import (
+    QBoxLayout,
     QDoubleSpinBox,
     QFileDialog,
-    QFrame,
+    QHBoxLayout,
     QLineEdit,
     QProgressBar,
     QSpinBox,
@@ -30,6 +31,7 @@ from engine.errors import ErrorInfo, InferdeckError, describe
 from engine.evaluate.task import PROMPT_LINES
 from engine.units import setting_text
 from widgets.controls.combo import ElidedCombo
+from widgets.controls.frames import FittedFrame
 from widgets.controls.layouts import STRETCH, button, dressed, hbox, label, vbox, wrapped
 from widgets.controls.lines import ElidedLine
 from widgets.theme.fonts import scaled
@@ -43,7 +45,7 @@ NO_GOAL = "none"
 Choice = tuple[Workload, str]
 
 
-class BenchForm(QFrame):
+class BenchForm(FittedFrame):
     """`run_wanted(BenchPlan)`, `cancel_wanted`, `goals_changed(Goals)`."""
 
     run_wanted = Signal(object)
@@ -56,6 +58,7 @@ class BenchForm(QFrame):
         self.setProperty("panel", True)
         self._bridge = bridge
         self._sources = {source.title: source for source in sources}
+        self._rows: list[QHBoxLayout] = []
         self._choices: list[Choice] = [
             (work, variant)
             for work in map(preset, preset_names()) for variant in work.variants
@@ -140,16 +143,18 @@ class BenchForm(QFrame):
         )
 
     def _arrange(self) -> None:
-        load = hbox(
-            label("Workload", "muted"), self.workload, label("Requests", "muted"), self.requests,
-            SPACE_2, label("Arrivals", "muted"), self.pacing, self.concurrency, self.rate,
-            self.burstiness, STRETCH, self.run, self.cancel,
+        load = self._row(
+            hbox(label("Workload", "muted"), self.workload, label("Requests", "muted"),
+                 self.requests),
+            hbox(label("Arrivals", "muted"), self.pacing, self.concurrency, self.rate,
+                 self.burstiness, STRETCH, self.run, self.cancel),
         )  # fmt: skip
         (first, some), (second, others) = self.axes
-        sweep = hbox(
-            label("Sweep", "muted"), first, (some, 1), label("×", "muted"), second, (others, 1),
-            SPACE_2, label("Repetitions", "muted"), self.rounds, label("Warm-up", "muted"),
-            self.warmups,
+        sweep = self._row(
+            hbox(label("Sweep", "muted"), first, (some, 1), label("×", "muted"), second,
+                 (others, 1)),
+            hbox(label("Repetitions", "muted"), self.rounds, label("Warm-up", "muted"),
+                 self.warmups),
         )  # fmt: skip
         goals: list[QWidget] = [label("Goals", "muted")]
         for name, title in LIMITS:
@@ -158,6 +163,19 @@ class BenchForm(QFrame):
                     (self.status, 1))  # fmt: skip
         margins = (SPACE_3, SPACE_3, SPACE_3, SPACE_3)
         vbox(load, sweep, last, self.error, of=self, margins=margins)
+
+    def _row(self, *parts: QHBoxLayout) -> QHBoxLayout:
+        self._rows.append(row := hbox(*parts, spacing=SPACE_4))
+        return row
+
+    def fit(self) -> None:
+        """The parts of a row are below each other where they would be cut side by side."""
+        room, directions = self.contentsRect().width() - 2 * SPACE_3, QBoxLayout.Direction
+        for row in self._rows:
+            parts = [row.itemAt(place).sizeHint().width() for place in range(row.count())]
+            fits = sum(parts) + SPACE_4 <= room
+            row.setDirection(directions.LeftToRight if fits else directions.TopToBottom)
+            row.setSpacing(SPACE_4 if fits else SPACE_2)
 
     # Choices ------------------------------------------------------------------------------------
 

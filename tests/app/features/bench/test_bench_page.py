@@ -13,10 +13,11 @@ from pytestqt.qtbot import QtBot
 from app.features.bench.page import BenchPage
 from app.main.application import Application
 from app.storage.run_records import Kind, State
+from tests.app.cuts import expect_whole
 from tests.app.fakes import Script
-from tests.app.window_fixtures import application, open_model, script
+from tests.app.window_fixtures import application, open_model, script, set_text, usual_text
 
-__all__ = ["application", "script"]
+__all__ = ["application", "script", "usual_text"]
 OPENS = "/models/tiny"
 
 
@@ -80,6 +81,23 @@ def test_a_server_that_reports_neither_cache_nor_settings(
     wait_end(qtbot, page)
     assert page.bench.problem is None and page.bench.result is not None
     assert all(point.is_measured for point in page.bench.result.points)
+
+
+def test_no_choice_is_cut_in_a_small_window_with_large_text(
+    qtbot: QtBot, page: BenchPage, application: Application
+) -> None:
+    form = page.form
+    boxes = (form.workload, form.pacing, *(box for box, _ in form.axes))
+    beside = 40  # pixels of the arrow and the frame
+    words = lambda box: box.fontMetrics().horizontalAdvance(box.currentText())
+    are_whole = lambda: all(box.width() >= words(box) + beside for box in boxes)
+    application.window.resize(1000, 640)
+    set_text(qtbot, application, 160)
+    qtbot.waitUntil(lambda: are_whole() and form.pacing.y() > form.workload.y())
+    expect_whole(qtbot, form)
+    application.window.resize(1600, 1000)
+    set_text(qtbot, application, 100)
+    qtbot.waitUntil(lambda: are_whole() and form.run.y() < form.rounds.y())
 
 
 def test_settings_go_back_and_the_goal_picks_a_point(
