@@ -80,7 +80,7 @@ class Lessons(QObject):
             self.offer.hide()
         self._refused: Lesson | None = None  # starts when settings can be changed
         self._chosen_before: dict[str, Any] = {}
-        self._weights_before = 0
+        self._sizes_before = (0, 0)
         self._applied_at = 0.0
         self._look = QTimer(self, interval=LOOK_MS)
         self._look.timeout.connect(self._on_look)
@@ -208,14 +208,14 @@ class Lessons(QObject):
             self._do(course.fail(why))
         if course.stage is Stage.BASELINE:
             course.baseline(self._tune.result.so_far())
-            self._weights_before = self._weights
+            self._sizes_before = self._sizes
         elif course.stage is Stage.MEASURING:
             self._tune.result.refresh()
             seconds = time.monotonic() - self._applied_at
-            self._do(course.measured(self._tune.result.verdicts, seconds, self._sizes()))
+            self._do(course.measured(self._tune.result.verdicts, seconds, self._resized()))
         elif course.stage in (Stage.EVALUATING, Stage.RESULT):
             # the last samples: as the page shows it
-            course.tell(self._tune.result.verdicts, self._sizes())
+            course.tell(self._tune.result.verdicts, self._resized())
         self._tune.result.is_setup = course.stage is Stage.BASELINE
         self._show(is_new=course.stage is not before)
 
@@ -225,14 +225,18 @@ class Lessons(QObject):
         return getattr(self._panel.model.applied, self.course.step.setting, None)
 
     @property
-    def _weights(self) -> int:
-        return self._bridge.model.weights_bytes if self._bridge.model is not None else 0
+    def _sizes(self) -> tuple[int, int]:
+        """Bytes of the weights and of the KV cache."""
+        model, plan = self._bridge.model, self._bridge.plan
+        return (model.weights_bytes if model else 0), (plan.kv_cache if plan else 0)
 
-    def _sizes(self) -> str:
-        before, after = self._weights_before, self._weights
-        if before == after:
-            return ""
-        return f"weights {bytes_text(before)} → {bytes_text(after)}"
+    def _resized(self) -> str:
+        """What the change gave another size: an automatic KV cache too."""
+        sizes = zip(("weights", "KV cache"), self._sizes_before, self._sizes, strict=True)
+        return ", ".join(
+            f"{name} {bytes_text(before)} → {bytes_text(after)}"
+            for name, before, after in sizes if before != after
+        )  # fmt: skip
 
     def _on_changed(self, text: str, details: object, chosen: object) -> None:
         """A slider passes other values on its way; moved on while measuring, it starts anew."""

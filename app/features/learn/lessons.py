@@ -56,7 +56,7 @@ LESSONS = (
         "Why the first token waits",
         "8 concurrent requests, and all of them run.",
         (_batch_limit(8, 2),),
-        ("ttft", "itl"),
+        ("ttft",),
         "6 of 8 requests wait for a batch slot before their prefill starts. "
         "TTFT is queue time plus prefill time.",
         8, Length(96, 160), Length(24, 40),

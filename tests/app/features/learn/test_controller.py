@@ -291,6 +291,17 @@ def test_the_lesson_on_precision_evaluates_it(
     assert not lessons.course.is_on
 
 
+def test_a_kv_cache_of_another_size_is_told_beside_the_weights(
+    application: Application, lessons: Lessons, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes = [(18 * 2**20, 270 * 2**20), (7 * 2**20, 281 * 2**20)]
+    lessons._sizes_before = sizes[0]
+    monkeypatch.setattr(Lessons, "_sizes", property(lambda self: sizes[-1]))
+    assert numbers(lessons._resized())[:4] == [18, 7, 270, 281]
+    sizes.append(sizes[0])
+    assert lessons._resized() == ""
+
+
 def test_the_offer_is_shown_until_it_is_answered(
     qtbot: QtBot, qapp: QApplication, application: Application, lessons: Lessons
 ) -> None:

@@ -97,6 +97,13 @@ def test_the_way_through_a_lesson(names: tuple[str, ...], stage: Stage) -> None:
     assert run(*names).stage is stage
 
 
+def test_the_first_lesson_waits_for_its_own_metric_alone() -> None:
+    course = run("start", "enough", "applied")
+    ttft, itl, _ = verdicts(LEAST, WANTED, 5.0)
+    assert course.measured([ttft, *verdicts(LEAST, 3)[1:]], 1.0)
+    assert course.stage is Stage.RESULT and itl.words not in course.result
+
+
 def test_progress_names_its_unit() -> None:
     course = run("start", "few")
     assert numbers(course.progress) == [LEAST - 1, LEAST] and "requests" in course.progress
