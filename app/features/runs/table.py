@@ -115,7 +115,8 @@ class RunsFilter(QSortFilterProxyModel):
 
 
 class RunsView(QTableView):
-    """The verdict takes the rest of the width, and at least its heading."""
+    """The verdict takes the rest of the width; it is a sentence, so the view scrolls sideways
+    rather than to cut its first words."""
 
     def setModel(self, model: QAbstractItemModel | None) -> None:
         super().setModel(model)
@@ -135,7 +136,7 @@ class RunsView(QTableView):
     def fit(self) -> None:
         header = self.horizontalHeader()
         rest = self.viewport().width() - header.sectionPosition(VERDICT)
-        header.resizeSection(VERDICT, max(rest, header.sectionSizeHint(VERDICT)))
+        header.resizeSection(VERDICT, max(rest, scaled(LEAST_VERDICT)))
 
 
 class RunsTable(QWidget):
