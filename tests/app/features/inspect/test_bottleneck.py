@@ -255,7 +255,7 @@ def test_reasons_are_seen_by_selection_where_their_column_has_no_room(
     assert not table.isColumnHidden(4)
     panel.resize(600, 600)
     qtbot.waitUntil(lambda: table.isColumnHidden(4))
-    assert table.horizontalScrollBar().maximum() == 0
+    qtbot.waitUntil(lambda: table.horizontalScrollBar().maximum() == 0)
     table.selectRow(0)
     assert numbers(panel.why.text())
     panel.resize(1200, 320)

@@ -39,7 +39,7 @@ def test_the_verdict_is_elided_before_precision_and_result(
     page.resize(width, 300)
     view = table.view
     widths = {column: view.columnWidth(column) for column in (*WIDTHS, VERDICT)}
-    assert widths[WHEN] >= WIDTHS[WHEN]
+    assert widths[WHEN] >= WIDTHS[WHEN] and widths[VERDICT] >= LEAST_VERDICT
     for column in (RESULT, PRECISION):
         is_whole = widths[column] >= view.sizeHintForColumn(column)
         assert is_whole or widths[VERDICT] <= LEAST_VERDICT + 2
