@@ -280,7 +280,7 @@ class FinishedWork(QObject):
 
     def __init__(self, app: Application) -> None:
         super().__init__(app)
-        models, runs = app.pages.models, app.pages.runs
+        models, runs, self._bridge = app.pages.models, app.pages.runs, app.bridge
         self._history, self._queue, self._runs = app.history, models.queue, runs
         self._open_model = models.open_downloaded
         self._show_chat = partial(app.window.show_widget, app.pages.chat_page)
@@ -296,8 +296,12 @@ class FinishedWork(QObject):
 
     def _on_loaded(self, event: messages.Loaded) -> None:
         model, config = event.model, event.config
-        text = f"Loaded {model.name}."
-        details = f"{precision_text(model, config)} on {config.device}."
+        precision = precision_text(model, config)
+        if place := self._bridge.place:  # which may report neither precision nor device
+            text = f"Attached to {place}: {model.name}."
+            details = f"{precision}." if precision else ""
+        else:
+            text, details = f"Loaded {model.name}.", f"{precision} on {model.device}."
         notice = Notice(LOADED, text, details, actions=(("Chat", self._show_chat),))
         if self._is_chat_shown():
             self._dismiss(LOADED)  # of the model before

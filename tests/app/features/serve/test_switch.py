@@ -16,6 +16,7 @@ from app.features.serve.controller import PAUSED
 from app.features.serve.page import OTHERS, ServerPage
 from app.features.serve.switch import OWN
 from app.main.application import Application
+from app.main.engine_status import LOADED
 from engine.messages import AddRequest
 from tests.app.clients.conftest import ScriptedServer, chat_chunk, server
 from tests.app.fakes import Script
@@ -72,6 +73,9 @@ def test_there_and_back_with_a_chat_open(
         lambda: application.strip.title.startswith("lab  ·  far"), timeout=WAIT_MS
     )
     assert "elsewhere" in application.notices.keys
+    loaded = application.notices.notice(LOADED)
+    assert loaded is not None and "lab" in loaded.cause and "far" in loaded.cause
+    assert "auto" not in loaded.remedy and "  " not in f"{loaded.cause} {loaded.remedy}"
     assert not page.cards.local.use.isHidden() and page.cards.local.use.isEnabled()
     assert not page.cards.cards[page.store.connections[0].id].mark.isHidden()
 
