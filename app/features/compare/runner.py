@@ -29,6 +29,7 @@ from app.features.compare.placement import (
     needs_one,
     other_settings,
 )
+from app.features.compare.progress import Progress
 from app.features.compare.record import (
     HOME,
     LEFT,
@@ -43,7 +44,7 @@ from app.features.compare.record import (
 from app.features.compare.replies import Reply, Stage
 from app.features.compare.sending import SideReplies
 from app.features.models.estimate import Estimate, estimate, has_libraries
-from app.features.models.precision import SwitchTimes, precision_text
+from app.features.models.precision import Expected, SwitchTimes, precision_text
 from app.features.models.session import ModelSession
 from app.link.bridge import EngineBridge, EngineState
 from app.link.row_names import by_row
@@ -53,7 +54,6 @@ from engine.config import EngineConfig
 from engine.errors import ConfigError, ErrorInfo, LoadCancelled
 from engine.evaluate.task import PromptLine
 from engine.snapshot import ModelInfo
-from engine.units import rough_duration
 
 CLOSED = "Comparison stopped: the model was closed."
 ABORTED = "Comparison stopped: replies were aborted."
@@ -189,54 +189,17 @@ class ComparisonRunner(QObject):
     @property
     def status(self) -> str:
         """Current activity and the time left."""
-        comparison = self.comparison
-        if comparison is None or not self.is_running:
+        if self.comparison is None or not self.is_running:
             return ""
-        left_s = self._time_left_s(comparison)
-        left = "" if left_s is None else f" · about {rough_duration(max(1.0, left_s))} left"
-        return self._phase_text(comparison) + left
+        return Progress(
+            self.comparison, self.phase, self._sides_ready, self._own,
+            self._other if self._is_in_turn else None, self.stays, self._switcher, self._replies,
+            self._expected,
+        ).text  # fmt: skip
 
-    def _phase_text(self, comparison: Comparison) -> str:
-        target, name_of = self._switcher.target, comparison.name_of
-        match self.phase:
-            case Phase.WEIGHING:
-                return "Checking whether both sides fit in memory"
-            case Phase.LOADING:
-                return f"Loading {name_of(self._other)} in a second engine"
-            case Phase.SWITCHING:
-                name, is_back = name_of(target), target == self._switcher.home
-                return f"Switching back to {name}" if is_back else f"Switching to {name}"
-        asked = [side for side in self._sides_ready if self._replies.is_side_running(side)]
-        asked = asked or [self._own]
-        names = " and ".join(comparison.sides[side].title for side in asked)
-        count = len(comparison.pairs)
-        done = sum(pair.has_ended(asked[0]) for pair in comparison.pairs)
-        return f"Prompt {min(done + 1, count):,} of {count:,} on {names}"
-
-    def _time_left_s(self, comparison: Comparison) -> float | None:
-        """For missing replies and switches; None before any reply is complete."""
-        replies_s = self._replies.seconds_left(comparison.pairs)
-        if replies_s is None:
-            return None
-        return replies_s + sum(self._switch_s(comparison, side) for side in self._switches)
-
-    @property
-    def _switches(self) -> list[int]:
-        """Sides that the main engine still has to switch to, in order."""
-        switcher, is_switching = self._switcher, self.phase is Phase.SWITCHING
-        at = switcher.target if is_switching else switcher.side
-        switches = [at] if is_switching else []
-        if self._is_in_turn and at == self._own and self._has_todo(self._other):
-            at = self._other
-            switches.append(at)
-        return switches if self.stays or at == switcher.home else [*switches, switcher.home]
-
-    def _switch_s(self, comparison: Comparison, side: int) -> float:
+    def _expected(self, side: int) -> Expected | None:
         config = self._found if side == self._switcher.home else self._switcher.config(side)
-        expected = self._times.expected(config, None) if config is not None else None
-        if expected is not None:
-            return expected.seconds
-        return max((s.switch_s for s in comparison.sides if s.switch_s is not None), default=0.0)
+        return self._times.expected(config, None) if config is not None else None
 
     # Placing the sides -------------------------------------------------------------------------
 
