@@ -10,11 +10,8 @@ from hypothesis import strategies as st
 
 from engine.snapshot import Sample, StepRecord
 from tests.widgets.live.test_metric_store import at
-from tests.widgets.synthetic import CONFIG
 from widgets.live.metric_store import MetricStore
 from widgets.live.statistics import Figures
-
-OTHER = CONFIG.replace(max_num_seqs=3)
 
 
 def over(ttft: list[Sample], itl: list[Sample], until: float = 20.0) -> MetricStore:
