@@ -9,6 +9,7 @@ arrives, as any client sees it. One thread, one loop.
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -45,14 +46,18 @@ async def run_client(
     pace: Pace,
     seed: int = 0,
     progress: Callable[[int, int], None] = lambda done, total: None,
+    limit_s: float = math.inf,
 ) -> ClientRun:
-    """Send `requests` at `pace`; `progress(ended, of)` is called after each."""
+    """Send `requests` at `pace`, none after `limit_s`; `progress(ended, of)` is called after
+    each."""
     run = ClientRun()
     calls = [(request, make_call(request)) for request in requests]  # before the clock runs
     due = pace.due_times(len(requests), seed)
     began = time.perf_counter()
 
     async def one(request: BenchRequest, call: Call, due_at: float) -> None:
+        if time.perf_counter() - began > limit_s:
+            return
         run.at_once += 1
         run.most_at_once = max(run.most_at_once, run.at_once)
         try:

@@ -7,6 +7,7 @@ engine takes the same load, on its own clock.
 from __future__ import annotations
 
 import dataclasses
+import math
 import random
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -243,8 +244,9 @@ def run_load(
     progress: Callable[[int, int], None] = lambda done, total: None,
     snapshot_cost: float = 0.02,
     clock: Clock = Clock(),  # noqa: B008 - immutable
+    limit_s: float = math.inf,
 ) -> EngineRun:
-    """Serve `requests` at `pace`, greedily, ignoring EOS.
+    """Serve `requests` at `pace`, greedily, ignoring EOS; after `limit_s` no more are sent.
 
     `progress(completed, of)` is called after each finished request. Snapshots take at most
     `snapshot_cost` of the time. Raises InvalidRequestError for a request that can never be served.
@@ -258,7 +260,13 @@ def run_load(
     try:
         while sent < len(requests) or load.in_flight:
             now = clock.now() - began
-            while sent < len(requests) and len(load.in_flight) < places and due[sent] <= now:
+            is_over = now > limit_s
+            if is_over and not load.in_flight:
+                break
+            while (
+                not is_over and sent < len(requests)
+                and len(load.in_flight) < places and due[sent] <= now
+            ):  # fmt: skip
                 at = began + due[sent] if pace.request_rate else clock.now()
                 load.send(requests[sent], at)
                 sent += 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import time
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import replace
@@ -61,12 +62,15 @@ class RemoteBench:
         """Figures of each variant of the workload, by its name."""
         return asyncio.run(self._variants())
 
-    def measure(self, settings: Mapping[str, Any], pace: Pace, least: int, label: str) -> ClientRun:
+    def measure(
+        self, settings: Mapping[str, Any], pace: Pace, least: int, label: str,
+        limit_s: float = math.inf,
+    ) -> ClientRun:
         """One run of a sweep, after a warm-up; the settings of a server cannot change."""
         assert not settings
-        return asyncio.run(self._measure(pace, least))
+        return asyncio.run(self._measure(pace, least, limit_s))
 
-    async def _measure(self, pace: Pace, least: int) -> ClientRun:
+    async def _measure(self, pace: Pace, least: int, limit_s: float) -> ClientRun:
         plan = replace(self._plan.with_requests(least), pace=pace)
         variant = next(iter(plan.workload.variants))
         streamer = Streamer(self._target, self._address)
@@ -75,7 +79,7 @@ class RemoteBench:
                 await self._learn_ids(streamer)
             await self._warm_up(streamer, variant)
             await streamer.open(min(pace.concurrency or 1, least))
-            return await self._run(streamer, variant, plan)
+            return await self._run(streamer, variant, plan, limit_s)
         finally:
             await streamer.close()
 
@@ -109,7 +113,8 @@ class RemoteBench:
         return figures
 
     async def _run(
-        self, streamer: Streamer, variant: str, plan: Plan | None = None
+        self, streamer: Streamer, variant: str, plan: Plan | None = None,
+        limit_s: float = math.inf,
     ) -> ClientRun:
         plan = plan or self._plan
         self._num_runs += 1
@@ -117,7 +122,7 @@ class RemoteBench:
         requests = plan.workload.requests(variant, self._vocabulary, plan.seed, salt)
         return await run_client(
             streamer, requests, self._call, plan.pace, plan.seed,
-            lambda done, total: self._progress(variant, done, total),
+            lambda done, total: self._progress(variant, done, total), limit_s,
         )  # fmt: skip
 
     async def _warm_up(self, streamer: Streamer, variant: str) -> None:

@@ -5,6 +5,7 @@ Decoding reads all weights once per step, so it is compared with the machine's m
 
 from __future__ import annotations
 
+import math
 import random
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -160,15 +161,21 @@ class BenchRunner:
                 facts[str(value)] = self._facts()
         return {name: figures(results, facts[name]) for name, results in runs.items()}
 
-    def measure(self, settings: Mapping[str, Any], pace: Pace, least: int, label: str) -> EngineRun:
+    def measure(
+        self, settings: Mapping[str, Any], pace: Pace, least: int, label: str,
+        limit_s: float = math.inf,
+    ) -> EngineRun:
         """One run of a sweep, after a warm-up."""
         if settings:
             self._engine.reconfigure(**settings)
         variant = next(iter(self._plan.workload.variants))
         self._warm_up(variant)
-        return self._run(variant, label, replace(self._plan.with_requests(least), pace=pace))
+        plan = replace(self._plan.with_requests(least), pace=pace)
+        return self._run(variant, label, plan, limit_s)
 
-    def _run(self, variant: str, label: str, plan: Plan | None = None) -> EngineRun:
+    def _run(
+        self, variant: str, label: str, plan: Plan | None = None, limit_s: float = math.inf
+    ) -> EngineRun:
         plan = plan or self._plan
         self._num_runs += 1
         requests = plan.workload.requests(variant, self._vocabulary, plan.seed, self._num_runs)
@@ -179,6 +186,7 @@ class BenchRunner:
             plan.seed,
             progress=lambda done, total: self._progress(label, done, total),
             clock=self._clock,
+            limit_s=limit_s,
         )
 
     def _warm_up(self, variant: str) -> None:

@@ -4,17 +4,18 @@
     points    (4, 1) (4, 2) (4, 4) (8, 1) (8, 2) (8, 4)
     rounds    all points, then all again in reverse, so that drift affects them equally
 
-A point that fails is kept with its cause, and the sweep goes on; a cancelled one keeps the runs
-that have ended.
+A search chooses its points itself instead. A point that fails is kept with its cause, and the sweep
+goes on; a cancelled one keeps the runs that have ended.
 """
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 import statistics
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
@@ -52,8 +53,12 @@ class Axis(NamedTuple):
 class Bench(Protocol):
     """What runs one point: an engine or a server."""
 
-    def measure(self, settings: Mapping[str, Any], pace: Pace, least: int, label: str) -> Run:
-        """Apply settings and run the workload once, with at least so many requests."""
+    def measure(
+        self, settings: Mapping[str, Any], pace: Pace, least: int, label: str,
+        limit_s: float = math.inf,
+    ) -> Run:
+        """Apply settings and run the workload once, with at least so many requests; after
+        `limit_s` no more are sent."""
 
 
 @dataclass(slots=True)
@@ -101,10 +106,21 @@ def half_interval(samples: Sequence[float]) -> float | None:
     return t * statistics.stdev(samples) / math.sqrt(len(samples))
 
 
+def rank(point: Point, goals: Goals) -> tuple[bool, float]:
+    """The larger, the better: throughput of a point whose percentiles meet every goal, else how
+    little it exceeds them. A request that failed met no goal."""
+    if not point.is_measured:
+        return False, -math.inf
+    excess = goals.excess(point.figures)
+    if excess is not None and excess <= 1 and not point.figures["failed"]:
+        return True, point.figures["output_tokens_per_s"] or 0.0
+    return False, -math.inf if excess is None else -excess
+
+
 def best_under(points: Sequence[Point], goals: Goals) -> Point | None:
     """The point with the most throughput whose percentiles meet every goal."""
-    met = [point for point in points if point.is_measured and _meets(point, goals)]
-    return max(met, key=lambda point: point.figures["output_tokens_per_s"], default=None)
+    best = max(points, key=lambda point: rank(point, goals), default=None)
+    return best if best is not None and rank(best, goals)[0] else None
 
 
 def users_under(points: Sequence[Point], goals: Goals) -> int | None:
@@ -112,7 +128,7 @@ def users_under(points: Sequence[Point], goals: Goals) -> int | None:
     found = [
         point.settings["concurrency"]
         for point in points
-        if "concurrency" in point.settings and point.is_measured and _meets(point, goals)
+        if "concurrency" in point.settings and rank(point, goals)[0]
     ]
     return max(found, default=None)
 
@@ -124,10 +140,20 @@ def nearest(points: Sequence[Point], goals: Goals) -> Point | None:
     return min((p for p in known if id(p) in excess), key=lambda p: excess[id(p)], default=None)
 
 
-def _meets(point: Point, goals: Goals) -> bool:
-    """A request that failed met no goal."""
-    excess = goals.excess(point.figures)
-    return excess is not None and excess <= 1 and not point.figures["failed"]
+class Trial(NamedTuple):
+    """One run of a point; it ends early once it cannot reach so many requests per second."""
+
+    point: Point
+    least_rate: float = 0.0
+
+
+Search = Callable[[Sequence[Point]], Iterator[Trial]]
+"""Chooses the next of the points by what those before have measured."""
+
+
+def all_in_turn(points: Sequence[Point], rounds: int) -> Iterator[Trial]:
+    for number in range(rounds):
+        yield from map(Trial, points if number % 2 == 0 else reversed(points))
 
 
 class Progress(NamedTuple):
@@ -142,7 +168,8 @@ class Progress(NamedTuple):
 @dataclass(slots=True)
 class Sweep:
     """Runs the points of `axes` with `bench`, `rounds` times. `pace`: of axes that are settings.
-    `burstiness`: of a swept rate. `num_requests`: of the workload."""
+    `burstiness`: of a swept rate. `num_requests`: of the workload. `search`: instead of rounds, with
+    at most `most` runs."""
 
     bench: Bench
     axes: tuple[Axis, ...]
@@ -150,6 +177,8 @@ class Sweep:
     num_requests: int
     rounds: int = 1
     progress: Callable[[Progress], None] = lambda progress: None
+    search: Search | None = None
+    most: int = 0
     points: list[Point] = field(init=False)
     was_cancelled: bool = False
     _runs: dict[int, list[Run]] = field(default_factory=dict)
@@ -161,16 +190,16 @@ class Sweep:
 
     def run(self) -> list[Point]:
         """All points; those not reached have no figures."""
-        began, total = time.perf_counter(), self.rounds * sum(map(self._count, self.points))
+        began, runs = time.perf_counter(), self.most or self.rounds * len(self.points)
+        total = round(runs * statistics.fmean(map(self._count, self.points)))
         done = 0
+        search = self.search or functools.partial(all_in_turn, rounds=self.rounds)
         try:
-            for number in range(self.rounds):
-                order = self.points if number % 2 == 0 else reversed(self.points)
-                for point in order:
-                    self._tell(began, done, total, point)
-                    if not point.error:
-                        self._run_point(point, number)
-                    done += self._count(point)
+            for trial in search(self.points):
+                self._tell(began, done, total, trial.point)
+                if not trial.point.error:
+                    self._run_point(trial)
+                done += self._count(trial.point)
         except (SweepCancelledError, KeyboardInterrupt):
             self.was_cancelled = True
         return self.points
@@ -189,11 +218,14 @@ class Sweep:
             return self.pace._replace(**{"concurrency": None} | own)
         return self.pace._replace(**{"request_rate": None} | own) if own else self.pace
 
-    def _run_point(self, point: Point, number: int) -> None:
+    def _run_point(self, trial: Trial) -> None:
+        point = trial.point
         settings = {name: v for name, v in point.settings.items() if name not in LOADS}
-        label = f"{point.label}, run {number + 1} of {self.rounds}"
+        label = f"{point.label}, run {len(point.rounds) + 1}"
+        pace, count = self._pace(point), self._count(point)
+        limit_s = count / trial.least_rate if trial.least_rate else math.inf
         try:
-            run = self.bench.measure(settings, self._pace(point), self._count(point), label)
+            run = self.bench.measure(settings, pace, count, label, limit_s)
         except (InferdeckError, OSError, ValueError) as problem:
             error = describe(problem)
             point.error = f"{error.cause} {error.remedy}".strip()

@@ -1,0 +1,174 @@
+"""The tuner: which points of a grid to run, to find the best one under goals in few runs. No Qt, no
+torch.
+
+    start     the points that a prediction ranks first, else the middle of each axis
+    climb     from the best so far along one axis after the other, cheap changes first (live, cache
+              rebuild, reload), until a pass over the axes finds nothing better
+    confirm   what the measured noise leaves among the best runs again, until one remains
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from app.bench.goals import Goals
+from app.bench.sweep import LOADS, Axis, Point, Trial, rank
+from engine.config import SETTINGS, Change
+
+GUESSES = 3
+"""Points that a prediction ranks first, run before the climb."""
+SHARE = 4
+"""A search runs one in so many points of the grid, or a few of a small one."""
+FEWEST = 8
+USUAL_NOISE = 0.03
+"""Relative standard deviation of a run's throughput, before repetitions show it; it counts as much
+as `_PRIOR` repetitions."""
+_PRIOR = 2
+_SLOW = 0.8
+"""Of the best point's requests per second: a run that can no longer reach it ends early."""
+_CONTENDERS = 4
+
+Place = tuple[int, ...]
+"""A point by its position on each axis."""
+
+
+def most_trials(num_points: int) -> int:
+    return min(num_points, max(FEWEST, -(-num_points // SHARE)))
+
+
+def noise_of(points: Sequence[Point]) -> float:
+    """Relative standard deviation of throughput from run to run, pooled over repeated points."""
+    squares, freedom = _PRIOR * USUAL_NOISE**2, _PRIOR
+    for point in points:
+        rates = point.samples("output_tokens_per_s")
+        if len(rates) > 1:
+            squares += statistics.variance(rates) / statistics.fmean(rates) ** 2 * (len(rates) - 1)
+            freedom += len(rates) - 1
+    return math.sqrt(squares / freedom)
+
+
+def pareto(points: Sequence[Point], goals: Goals) -> list[Point]:
+    """Measured points than which no other is as fast and as far below the goals, slowest first."""
+    found: list[Point] = []
+    known = [
+        (point.figures["output_tokens_per_s"] or 0.0, excess, point)
+        for point in points
+        if point.is_measured and (excess := goals.excess(point.figures)) is not None
+    ]
+    least = math.inf
+    for _, excess, point in sorted(known, key=lambda one: (-one[0], one[1])):
+        if excess < least:
+            least = excess
+            found.append(point)
+    return found[::-1]
+
+
+@dataclass(slots=True)
+class Tuner:
+    """A `Search` of at most `most` runs over the points of `axes`, in their order. `guess`: the
+    points from the best to the worst as predicted; fewer or none where it is unknown."""
+
+    axes: Sequence[Axis]
+    goals: Goals
+    most: int
+    guess: Callable[[Sequence[Point]], Sequence[Point]] = lambda points: ()
+
+    def __call__(self, points: Sequence[Point]) -> Iterator[Trial]:
+        """The next run, chosen by the figures of those before."""
+        left = self.most
+        for trial in self._trials(points):
+            if left == 0:
+                return
+            yield trial
+            left -= 1
+
+    def _trials(self, points: Sequence[Point]) -> Iterator[Trial]:
+        for point in self.guess(points)[:GUESSES] or [points[self._index(self._middle)]]:
+            yield self._trial(point, points)
+        yield from self._climb(points)
+        while (point := self._in_doubt(points)) is not None:
+            yield Trial(point)
+
+    def _climb(self, points: Sequence[Point]) -> Iterator[Trial]:
+        """Every point once. A failed one ranks last."""
+        passed: set[Place] = set()
+        while True:
+            before = self._best_place(points)
+            if before in passed:
+                return
+            passed.add(before)
+            for number in self._cheap_first:
+                for step in (1, -1):
+                    yield from self._walk(points, number, step)
+
+    def _walk(self, points: Sequence[Point], number: int, step: int) -> Iterator[Trial]:
+        """From the best point along an axis, until two values in a row are worse than the noise
+        allows. Values without an order are all tried."""
+        best = self._best_place(points)
+        values = self.axes[number].values
+        is_ordered = all(isinstance(value, int | float) for value in values)
+        worse, place = 0, best
+        while 0 <= place[number] + step < len(values) and (worse < 1 or not is_ordered):
+            place = (*place[:number], place[number] + step, *place[number + 1 :])
+            point = points[self._index(place)]
+            if not point.figures and not point.error:
+                yield self._trial(point, points)
+            worse += rank(point, self.goals) < rank(points[self._index(best)], self.goals)
+
+    def _trial(self, point: Point, points: Sequence[Point]) -> Trial:
+        """Ends early once it cannot come near the best one."""
+        best = max(points, key=self._rank)
+        meets, _ = self._rank(best)
+        return Trial(point, _SLOW * best.figures["requests_per_s"] if meets else 0.0)
+
+    def _in_doubt(self, points: Sequence[Point]) -> Point | None:
+        """The point to run again: the one with the fewest runs among those that may be the best;
+        None where that is known."""
+        meets, most = max(map(self._rank, points))
+        if most == -math.inf:
+            return None
+        noise = noise_of(points)
+        found = []
+        for point in sorted(points, key=self._rank, reverse=True)[:_CONTENDERS]:
+            own, value = self._rank(point)
+            margin = 2 * noise * abs(most) * math.sqrt(1 / max(1, len(point.rounds)))
+            if own == meets and value >= most - margin:
+                found.append(point)
+        if len(found) == 1 and len(found[0].rounds) > 1:
+            return None
+        return min(found, key=lambda point: len(point.rounds))
+
+    def _rank(self, point: Point) -> tuple[bool, float]:
+        return rank(point, self.goals)
+
+    def _best_place(self, points: Sequence[Point]) -> Place:
+        index = max(range(len(points)), key=lambda i: self._rank(points[i]))
+        if not points[index].is_measured:
+            return self._middle
+        place = []
+        for axis in reversed(self.axes):
+            index, at = divmod(index, len(axis.values))
+            place.append(at)
+        return tuple(reversed(place))
+
+    def _index(self, place: Place) -> int:
+        index = 0
+        for at, axis in zip(place, self.axes, strict=True):
+            index = index * len(axis.values) + at
+        return index
+
+    @property
+    def _middle(self) -> Place:
+        return tuple(len(axis.values) // 2 for axis in self.axes)
+
+    @property
+    def _cheap_first(self) -> list[int]:
+        order = list(Change)
+        costs = [
+            -1 if axis.name in LOADS else order.index(SETTINGS[axis.name].change)
+            for axis in self.axes
+        ]
+        return sorted(range(len(costs)), key=lambda number: costs[number])
