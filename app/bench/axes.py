@@ -13,6 +13,28 @@ MAX_CONCURRENCY, MAX_RATE = 4096, 1e6
 MAX_POINTS = 256
 
 
+USUAL = {
+    "max_num_seqs": "1,2,4,8,16,32",
+    "max_num_batched_tokens": "64,128,256,512,1024,2048",
+    "num_speculative_tokens": "1,2,4,8",
+    "block_size": "8,16,32,64",
+    "kv_cache_dtype": "auto,fp8,int8",
+    "batching": "continuous,static",
+}
+"""Values of a setting that is tuned by its name alone."""
+
+
+def with_usual_values(text: str) -> str:
+    """ "block_size=8,16,32,64" of "block_size", else as it is. Raises ConfigError."""
+    name = text.strip().removeprefix("--").replace("-", "_")
+    if "=" in text or name not in SETTINGS:
+        return text
+    values = "true,false" if SETTINGS[name].type is bool else USUAL.get(name)
+    if values is None:
+        raise ConfigError(f"{name} has no usual values.", f"Use {name}=V1,V2.")
+    return f"{name}={values}"
+
+
 def parse_axis(text: str) -> Axis:
     """An axis of "name=v1,v2", or with semicolons between values that contain commas. Raises
     ConfigError."""

@@ -16,6 +16,7 @@ import msgspec
 
 from app.bench.goals import Goals
 from app.bench.sweep import LOADS, Point, best_under, nearest, users_under
+from app.bench.tuner import pareto
 from app.storage.report_export import write_report
 from app.storage.run_records import Kind, Measured, RunRecord, RunSide, State
 from engine.config import SETTINGS
@@ -163,7 +164,9 @@ def as_dict(result: BenchResult) -> dict[str, Any]:
         "model_name": result.model, "precision": result.precision, "work": result.work,
         "created": result.created, "state": result.state.value,
         "goals": msgspec.to_builtins(result.goals), "best": best.settings if best else None,
-        "users_under_goal": users_under(result.points, result.goals), "points": points,
+        "users_under_goal": users_under(result.points, result.goals),
+        "pareto": [point.settings for point in pareto(result.points, result.goals)],
+        "points": points,
     }  # fmt: skip
 
 

@@ -168,8 +168,8 @@ class Progress(NamedTuple):
 @dataclass(slots=True)
 class Sweep:
     """Runs the points of `axes` with `bench`, `rounds` times. `pace`: of axes that are settings.
-    `burstiness`: of a swept rate. `num_requests`: of the workload. `search`: instead of rounds, with
-    at most `most` runs."""
+    `burstiness`: of a swept rate. `num_requests`: of the workload. `search`: instead of
+    rounds, with at most `most` runs."""
 
     bench: Bench
     axes: tuple[Axis, ...]

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from app.bench.goals import Goals
-from app.bench.sweep import LOADS, Axis, Point, Trial, rank
+from app.bench.sweep import LOADS, Axis, Point, Trial, best_under, rank
 from engine.config import SETTINGS, Change
 
 GUESSES = 3
@@ -30,6 +30,8 @@ _PRIOR = 2
 _SLOW = 0.8
 """Of the best point's requests per second: a run that can no longer reach it ends early."""
 _CONTENDERS = 4
+_REPEATS = 6
+"""Runs of a point after which it is not run again."""
 
 Place = tuple[int, ...]
 """A point by its position on each axis."""
@@ -75,6 +77,7 @@ class Tuner:
     goals: Goals
     most: int
     guess: Callable[[Sequence[Point]], Sequence[Point]] = lambda points: ()
+    _noise: float = USUAL_NOISE
 
     def __call__(self, points: Sequence[Point]) -> Iterator[Trial]:
         """The next run, chosen by the figures of those before."""
@@ -84,68 +87,72 @@ class Tuner:
                 return
             yield trial
             left -= 1
+            self._noise = noise_of(points)
 
     def _trials(self, points: Sequence[Point]) -> Iterator[Trial]:
-        for point in self.guess(points)[:GUESSES] or [points[self._index(self._middle)]]:
+        first = self.guess(points)[:GUESSES] or [points[self._index(self._middle)]]
+        for point in first:
             yield self._trial(point, points)
-        yield from self._climb(points)
-        while (point := self._in_doubt(points)) is not None:
-            yield Trial(point)
-
-    def _climb(self, points: Sequence[Point]) -> Iterator[Trial]:
-        """Every point once. A failed one ranks last."""
         passed: set[Place] = set()
         while True:
-            before = self._best_place(points)
-            if before in passed:
+            while (before := self._best_place(points)) not in passed:
+                passed.add(before)
+                for number in self._cheap_first:
+                    for step in (1, -1):
+                        yield from self._walk(points, number, step)
+            again = self._in_doubt(points)
+            if again is None:
                 return
-            passed.add(before)
-            for number in self._cheap_first:
-                for step in (1, -1):
-                    yield from self._walk(points, number, step)
+            yield Trial(again)
 
     def _walk(self, points: Sequence[Point], number: int, step: int) -> Iterator[Trial]:
-        """From the best point along an axis, until two values in a row are worse than the noise
-        allows. Values without an order are all tried."""
-        best = self._best_place(points)
+        """From the best point along an axis, until a value is worse. Values without an order are
+        all tried."""
+        best = place = self._best_place(points)
         values = self.axes[number].values
         is_ordered = all(isinstance(value, int | float) for value in values)
-        worse, place = 0, best
-        while 0 <= place[number] + step < len(values) and (worse < 1 or not is_ordered):
+        while 0 <= place[number] + step < len(values):
             place = (*place[:number], place[number] + step, *place[number + 1 :])
             point = points[self._index(place)]
             if not point.figures and not point.error:
                 yield self._trial(point, points)
-            worse += rank(point, self.goals) < rank(points[self._index(best)], self.goals)
+            if is_ordered and self._hope(point) < self._hope(points[self._index(best)]):
+                return
 
     def _trial(self, point: Point, points: Sequence[Point]) -> Trial:
         """Ends early once it cannot come near the best one."""
-        best = max(points, key=self._rank)
-        meets, _ = self._rank(best)
-        return Trial(point, _SLOW * best.figures["requests_per_s"] if meets else 0.0)
+        best = best_under(points, self.goals)
+        return Trial(point, _SLOW * best.figures["requests_per_s"] if best else 0.0)
+
+    def _hope(self, point: Point) -> tuple[bool, float]:
+        """As `rank`, with goals that are looser by the noise."""
+        meets, value = rank(point, self.goals)
+        if not meets and value >= -1 - self._margin(point):
+            return True, point.figures["output_tokens_per_s"] or 0.0
+        return meets, value
+
+    def _margin(self, point: Point) -> float:
+        """Relative uncertainty of a point's figures."""
+        return self._noise / math.sqrt(max(1, len(point.rounds)))
 
     def _in_doubt(self, points: Sequence[Point]) -> Point | None:
         """The point to run again: the one with the fewest runs among those that may be the best;
         None where that is known."""
-        meets, most = max(map(self._rank, points))
-        if most == -math.inf:
-            return None
-        noise = noise_of(points)
+        meets, most = max(rank(point, self.goals) for point in points)
+        hopes = {id(point): self._hope(point) for point in points}
         found = []
-        for point in sorted(points, key=self._rank, reverse=True)[:_CONTENDERS]:
-            own, value = self._rank(point)
-            margin = 2 * noise * abs(most) * math.sqrt(1 / max(1, len(point.rounds)))
-            if own == meets and value >= most - margin:
+        for point in sorted(points, key=lambda point: hopes[id(point)], reverse=True):
+            own, value = hopes[id(point)]
+            margin = 2 * self._margin(point) * abs(most)
+            if point.is_measured and own >= meets and value >= most - margin:
                 found.append(point)
-        if len(found) == 1 and len(found[0].rounds) > 1:
+        least = min(found[:_CONTENDERS], key=lambda point: len(point.rounds), default=None)
+        if least is None or len(least.rounds) >= (_REPEATS if len(found) > 1 else 2):
             return None
-        return min(found, key=lambda point: len(point.rounds))
-
-    def _rank(self, point: Point) -> tuple[bool, float]:
-        return rank(point, self.goals)
+        return least
 
     def _best_place(self, points: Sequence[Point]) -> Place:
-        index = max(range(len(points)), key=lambda i: self._rank(points[i]))
+        index = max(range(len(points)), key=lambda i: self._hope(points[i]))
         if not points[index].is_measured:
             return self._middle
         place = []

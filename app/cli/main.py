@@ -26,6 +26,7 @@ from app.cli import (
     predict,
     quantize,
     serve,
+    tune,
     values,
 )
 from app.cli.options import add_engine_options, add_options, check_together
@@ -72,6 +73,8 @@ examples:
       benchmark a model under load
   inferdeck predict --workload query-rewrite --compare max_num_seqs=4,16
       predict the effect of a setting
+  inferdeck tune --workload query-rewrite --goodput itl:50
+      find the fastest settings that meet a goal
   inferdeck serve --model ~/models/Qwen3-0.6B
       run an OpenAI-compatible server
   inferdeck quantize --model ~/models/Qwen3-0.6B --method awq --output ~/models/Qwen3-0.6B-awq
@@ -141,7 +144,7 @@ def build_parser() -> argparse.ArgumentParser:
         title="commands", metavar="COMMAND", parser_class=CommandParser
     )
     for module in (
-        generate, bench, predict, serve, quantize, evaluate, doctor, docs, install_desktop
+        generate, bench, predict, tune, serve, quantize, evaluate, doctor, docs, install_desktop
     ):  # fmt: skip
         command = commands.add_parser(
             module.NAME, help=module.HELP, description=module.DESCRIPTION, epilog=module.EPILOG

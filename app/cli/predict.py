@@ -80,7 +80,7 @@ def run(args: argparse.Namespace) -> int:
     changes = _changes(comparison)
     status = StatusLine()
     with open_engine(config) as engine:
-        predicted, calibration = _predict(engine, plan, changes, status)
+        predicted, calibration = predicted_figures(engine, plan, changes, status)
         measured = _measure(engine, plan, comparison, status) if args.measure else {}
         config, model = engine.config, engine.model_info
         status.clear()
@@ -117,7 +117,7 @@ def _changes(comparison: tuple[str, list[Any]] | None) -> dict[str, dict[str, An
     return {str(value): {setting: value} for value in values}
 
 
-def _predict(
+def predicted_figures(
     engine: LLMEngine, plan: Plan, changes: Mapping[str, Mapping[str, Any]], status: StatusLine
 ) -> tuple[dict[str, dict[str, Any]], dict[str, Any]]:
     """Figures by the names of the changes, and facts of the calibration."""

@@ -1,4 +1,4 @@
-"""`inferdeck bench --sweep`: the workload at several loads or settings."""
+"""`inferdeck bench --sweep` and `inferdeck tune`: the workload at several loads or settings."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import argparse
 import json
 import os
 import sys
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -16,19 +17,30 @@ from engine.errors import ConfigError
 from engine.units import counted, precision_name, rough_duration
 
 if TYPE_CHECKING:
+    from app.bench.goals import Goals
     from app.bench.runner import Plan
-    from app.bench.sweep import Bench, Progress
+    from app.bench.sweep import Axis, Bench, Point, Progress
+    from app.bench.tuner import Tuner
+    from engine.config import EngineConfig
+    from engine.llm_engine import LLMEngine
 
 
 def add_sweep_options(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("sweep")
     add_options(
-        group,
+        parser.add_argument_group("sweep"),
         ("--sweep NAME=V1,V2", values.name, "Measure at each value of concurrency, request_rate or "
          "an engine setting; repeat for every combination. The result is kept as a run.", []),
+    )  # fmt: skip
+    add_goal_options(parser)
+
+
+def add_goal_options(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("goals")
+    add_options(
+        group,
         ("--percentile P", values.integer(50, 99), "Percentile of the goals: 50, 90 or 99. "
          "Default: 99.", 99),
-        ("--output FILE", values.path, "Write the sweep to FILE: .html, .json or .csv."),
+        ("--output FILE", values.path, "Write all points to FILE: .html, .json or .csv."),
     )  # fmt: skip
     group.add_argument(
         "--goodput", nargs="+", metavar="NAME:MS", default=[], type=values.checked(values.name),
@@ -36,12 +48,20 @@ def add_sweep_options(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
 
 
-def run_sweep(args: argparse.Namespace, plan: Plan) -> int:
-    """Run, print and store the sweep; 1 if a point failed."""
+MakeSearch = Callable[["LLMEngine | None", Sequence["Axis"], "Goals", StatusLine], "Tuner | None"]
+
+
+def every_point(*_: Any) -> None:
+    """No search."""
+
+
+def run_sweep(args: argparse.Namespace, plan: Plan, make_search: MakeSearch = every_point) -> int:
+    """Run, print and store the points of `args.sweep`: all, or those that a search chooses; 1
+    if one failed."""
     from app.bench.axes import parse_axes
     from app.bench.goals import PERCENTILES, parse_goals
     from app.bench.record import SUFFIXES, BenchResult, as_dict, as_text, export, to_run
-    from app.bench.sweep import LOADS, Sweep
+    from app.bench.sweep import LOADS, Sweep, best_under
     from app.paths import runs_dir
     from app.storage.run_records import State
     from app.storage.run_store import RunStore
@@ -72,9 +92,17 @@ def run_sweep(args: argparse.Namespace, plan: Plan) -> int:
         left = "" if progress.left_s is None else f", {rough_duration(progress.left_s)} left"
         status.show(f"{progress.label}: {progress.done} of {progress.total} requests{left}")
 
-    def measure(bench: Bench, model: str, precision: str) -> BenchResult:
-        sweep = Sweep(bench, axes, plan.pace, plan.workload.num_requests, plan.rounds, show)
+    def measure(
+        bench: Bench, model: str, precision: str, engine: LLMEngine | None = None
+    ) -> BenchResult:
+        search = make_search(engine, axes, goals, status)
+        sweep = Sweep(
+            bench, axes, plan.pace, plan.workload.num_requests, plan.rounds, show, search,
+            search.most if search else 0,
+        )  # fmt: skip
         points = sweep.run()
+        if search is not None:
+            points = [point for point in points if point.figures or point.error]
         state = State.STOPPED if sweep.was_cancelled else State.DONE
         status.clear()
         pace = "" if {axis.name for axis in axes} & set(LOADS) else f", {plan.pace}"
@@ -98,10 +126,16 @@ def run_sweep(args: argparse.Namespace, plan: Plan) -> int:
         with open_engine(engine_config(args, settings[0] if settings else "")) as engine:
             model = engine.model_info
             runner = BenchRunner(engine, plan, bandwidth=False)
-            result = measure(runner, model.name, precision_name(model.dtype))
+            result = measure(runner, model.name, precision_name(model.dtype), engine)
+            config = engine.config
             measured = {"config": engine.config.as_dict(), "model": asdict(model)}
     report = {**measured, "machine": asdict(machine_info()), **as_dict(result)}
-    print(json.dumps(report) if args.json else as_text(result))
+    if args.json:
+        print(json.dumps(report))
+    else:
+        print(as_text(result))
+        if make_search is not every_point and (best := best_under(result.points, goals)):
+            print(f"\n{_commands(config.replace(**_settings(best)))}")
     RunStore(runs_dir()).add(to_run(result))
     if args.output is not None:
         export(result, args.output)
@@ -111,3 +145,17 @@ def run_sweep(args: argparse.Namespace, plan: Plan) -> int:
     if failed:
         print(f"inferdeck: {counted(failed, 'point')} failed", file=sys.stderr)
     return 1 if failed else 0
+
+
+def _settings(point: Point) -> dict[str, Any]:
+    from app.bench.sweep import LOADS
+
+    return {name: value for name, value in point.settings.items() if name not in LOADS}
+
+
+def _commands(config: EngineConfig) -> str:
+    """Command lines of other servers with these settings."""
+    from app.features.tune.servers import sglang_command, tensorrt_llm_command, vllm_command
+
+    made = (make(config) for make in (vllm_command, sglang_command, tensorrt_llm_command))
+    return "\n".join(command.as_script for command in made)

@@ -25,7 +25,8 @@ from typing import Any
 
 from app.bench.goals import Goals
 from app.bench.load import Clock, EngineRun, Pace, run_load
-from app.bench.sweep import Axis, Point, Sweep, Trial, best_under, rank
+from app.bench.report import request_figures
+from app.bench.sweep import Axis, Point, Search, Sweep, Trial, best_under
 from app.bench.tuner import Tuner, most_trials
 from app.bench.workload import Length, Workload
 from app.paths import starter_model
@@ -73,12 +74,14 @@ def scaled(run: EngineRun, by: float) -> EngineRun:
 
 @dataclass
 class Table:
-    """The runs of every point of a grid; `cost`: as `rank` of the means, and the largest ratio of a
-    latency to its goal."""
+    """The runs of every point of a grid. slowness: seconds of equal runs over their mean. truth:
+    mean throughput, and mean of the largest ratio of a latency to its goal."""
 
     axes: tuple[Axis, ...]
     runs: dict[tuple[Any, ...], list[EngineRun]]
     num_requests: int
+    slowness: tuple[float, ...]
+    figures: dict[tuple[Any, ...], list[dict[str, Any]]]
     goals: Goals = field(default_factory=Goals)
     truth: dict[tuple[Any, ...], tuple[float, float]] = field(default_factory=dict)
 
@@ -88,7 +91,6 @@ class Table:
         axes: tuple[Axis, ...] = AXES, workload: Workload = WORKLOAD, pace: Pace = PACE,
         replays: int = REPLAYS,
     ) -> Table:  # fmt: skip
-        """slowness: seconds of repeated runs over their mean."""
         rng = random.Random(0)
         vocabulary = list(range(min(1000, like.model.vocab_size)))
         variant = next(iter(workload.variants))
@@ -102,39 +104,26 @@ class Table:
                     chunk_ratios=tuple(rng.sample(times.chunk_ratios, len(times.chunk_ratios))),
                 )
                 engine = SimulatedEngine(like, own, **changes)
+                clock = Clock(engine.now, engine.sleep)
                 requests = workload.requests(variant, vocabulary, 0, number)
-                run = run_load(
-                    engine, requests, pace, clock=Clock(engine.now, engine.sleep), snapshot_cost=1e-9
-                )
-                runs.setdefault(values, []).append(scaled(run, rng.choice(slowness)))
-        return cls(axes, runs, workload.num_requests)
+                run = run_load(engine, requests, pace, clock=clock)
+                runs.setdefault(values, []).append(run)
+        figures = {key: [request_figures([run]) for run in some] for key, some in runs.items()}
+        return cls(axes, runs, workload.num_requests, tuple(slowness), figures)
 
     def set_goals(self, goals: Goals) -> None:
         self.goals = goals
-        for values, runs in self.runs.items():
-            points = [self.sweep(lambda points, p=values: iter([Trial(self.at(points, p))]), run)
-                      for run in runs]  # fmt: skip
-            found = [next(point for point in sweep.run() if point.figures) for sweep in points]
-            rates = [point.figures["output_tokens_per_s"] for point in found]
-            excess = [goals.excess(point.figures) or 0.0 for point in found]
+        for values, figures in self.figures.items():
+            rates = [one["output_tokens_per_s"] for one in figures]
+            excess = [goals.excess(one) or 0.0 for one in figures]
             self.truth[values] = statistics.fmean(rates), statistics.fmean(excess)
 
     def at(self, points: Sequence[Point], values: tuple[Any, ...]) -> Point:
         return next(point for point in points if tuple(point.settings.values()) == values)
 
-    def sweep(self, search: Any, run: EngineRun | random.Random, most: int = 1) -> Sweep:
-        """With the same run always, or with a random one of each point."""
-
-        class Bench:
-            def measure(
-                _, settings: Mapping[str, Any], pace: Pace, least: int, label: str,
-                limit_s: float = math.inf,
-            ) -> EngineRun:  # fmt: skip
-                if isinstance(run, random.Random):
-                    return run.choice(self.runs[tuple(settings.values())])
-                return run
-
-        return Sweep(Bench(), self.axes, PACE, self.num_requests, search=search, most=most)
+    def sweep(self, search: Search, seed: int, most: int) -> Sweep:
+        bench = TableBench(self, random.Random(seed))
+        return Sweep(bench, self.axes, PACE, self.num_requests, search=search, most=most)
 
     def is_good(self, point: Point | None) -> bool:
         if point is None:
@@ -156,6 +145,21 @@ class Table:
             return [points[i] for i in sorted(range(len(points)), key=keys.__getitem__)[::-1]]
 
         return order
+
+
+@dataclass
+class TableBench:
+    """A run of the table by chance, on a machine that is as fast as in one of the equal runs."""
+
+    table: Table
+    rng: random.Random
+
+    def measure(
+        self, settings: Mapping[str, Any], pace: Pace, least: int, label: str,
+        limit_s: float = math.inf,
+    ) -> EngineRun:  # fmt: skip
+        run = self.rng.choice(self.table.runs[tuple(settings.values())])
+        return scaled(run, self.rng.choice(self.table.slowness))
 
 
 def optuna_search(
@@ -186,7 +190,7 @@ def optuna_search(
     return search
 
 
-Method = Callable[[Table, int, int], Any]
+Method = Callable[[Table, int, int], Search]
 METHODS: dict[str, Method] = {
     "climb": lambda table, most, seed: Tuner(table.axes, table.goals, most),
     "climb, predicted start": lambda table, most, seed: Tuner(
@@ -203,22 +207,23 @@ OPTUNA: dict[str, Method] = {
 
 def found_by(method: Method, table: Table, seed: int, most: int) -> tuple[bool, int]:
     """Whether a good setting was found, and the runs."""
-    sweep = table.sweep(method(table, most, seed), random.Random(seed), most)
+    sweep = table.sweep(method(table, most, seed), seed, most)
     points = sweep.run()
     return table.is_good(best_under(points, table.goals)), sum(len(p.rounds) for p in points)
 
 
 def goals_of(table: Table) -> list[Goals]:
-    """Goals that about half and a quarter of the points meet."""
-    found = []
-    table.set_goals(Goals(itl=1.0, percentile=90))
-    gaps = sorted(excess for _, excess in table.truth.values())
-    table.set_goals(Goals(ttft=1.0, percentile=90))
-    firsts = sorted(excess for _, excess in table.truth.values())
-    for share in (0.4, 0.6, 0.8):
-        place = int(share * len(gaps))
-        found.append(Goals(itl=gaps[place], ttft=firsts[place], percentile=90))
-    return found
+    """Of ITL, of TTFT, and of both: as shares of the points meet them."""
+
+    def level(name: str, share: float) -> float:
+        table.set_goals(Goals(percentile=90, **{name: 1.0}))
+        return sorted(excess for _, excess in table.truth.values())[int(share * len(table.truth))]
+
+    return [
+        Goals(itl=level("itl", 0.4), percentile=90),
+        Goals(ttft=level("ttft", 0.4), percentile=90),
+        Goals(itl=level("itl", 0.7), ttft=level("ttft", 0.7), percentile=90),
+    ]
 
 
 def measured_engine(model: str, is_dummy: bool) -> tuple[EngineSnapshot, StepTimes, list[float]]:

@@ -55,7 +55,10 @@ class ScriptedBench:
         self.broken, self.cancel_at = broken, cancel_at
         self.seen: list[tuple[dict[str, Any], Pace, int]] = []
 
-    def measure(self, settings: Mapping[str, Any], pace: Pace, least: int, label: str) -> Run:
+    def measure(
+        self, settings: Mapping[str, Any], pace: Pace, least: int, label: str,
+        limit_s: float = math.inf,
+    ) -> Run:  # fmt: skip
         if len(self.seen) == self.cancel_at:
             raise SweepCancelledError
         self.seen.append((dict(settings), pace, least))

@@ -1,0 +1,95 @@
+"""`inferdeck tune`: search for the fastest settings that meet latency goals."""
+
+from __future__ import annotations
+
+import argparse
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from app.cli import values
+from app.cli.bench import add_workload_options, plan_of
+from app.cli.options import add_engine_options, add_options, add_report_options
+from app.cli.sweep import add_goal_options, run_sweep
+from engine.errors import ConfigError
+
+# What follows needs numpy, which `--help` need not wait for.
+if TYPE_CHECKING:
+    from app.bench.goals import Goals
+    from app.bench.sweep import Axis, Point
+    from app.bench.tuner import Tuner
+    from app.cli.session import StatusLine
+    from engine.llm_engine import LLMEngine
+
+NAME = "tune"
+HELP = "Find the fastest settings that meet latency goals."
+DESCRIPTION = (
+    "Search the combinations of some settings for the highest throughput whose latencies meet the "
+    "goals. Runs a part of the combinations."
+)
+EPILOG = """\
+examples:
+  inferdeck tune --workload query-rewrite --goodput itl:50
+  inferdeck tune --workload voice-bot --goodput ttft:500 itl:50 --vary block_size --vary batching
+  inferdeck tune --workload mixed-lengths --goodput itl:80 --vary max_num_seqs=4,8,16
+
+A calibration of a few seconds predicts every combination, if the settings can be predicted (see
+`inferdeck predict --help`). The search starts at the best predicted ones. It changes one setting at
+a time, and repeats the best combinations until one differs from the others by more than the noise.
+Runs that are too slow end early."""
+
+DEFAULT = ("max_num_seqs", "max_num_batched_tokens")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_workload_options(parser)
+    add_options(
+        parser.add_argument_group("search"),
+        ("--vary NAME[=V1,V2]", values.name, "Setting to vary, with values or its usual ones; "
+         f"repeatable. Default: {' and '.join(DEFAULT)}.", []),
+        ("--trials N", values.positive, "Most runs. Default: a quarter of the combinations, at "
+         "least 8."),
+    )  # fmt: skip
+    add_goal_options(parser)
+    add_report_options(parser)
+    add_engine_options(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    from app.bench.axes import with_usual_values
+
+    if not args.goodput:
+        raise ConfigError("No goal specified.", "Add --goodput itl:50, in milliseconds.")
+    if args.rounds:
+        raise ConfigError("The search chooses its repetitions.", "Omit --rounds; use --trials.")
+    plan = plan_of(args)
+    first = dict(list(plan.workload.variants.items())[:1])
+    plan = replace(plan, workload=replace(plan.workload, variants=first))
+
+    def search(
+        engine: LLMEngine | None, axes: Sequence[Axis], goals: Goals, status: StatusLine
+    ) -> Tuner:
+        from app.bench.sweep import Point, rank
+        from app.bench.tuner import Tuner, most_trials
+        from app.cli.predict import predicted_figures
+        from engine.simulate.engine import REPLAYED
+
+        def guess(points: Sequence[Point]) -> Sequence[Point]:
+            """The points from the best to the worst as predicted; none if that is impossible."""
+            names = {axis.name for axis in axes}
+            if engine is None or engine.config.speculative_method != "off":
+                return ()
+            if not names <= set(REPLAYED):
+                return ()
+            changes = {point.label: point.settings for point in points}
+            found, _ = predicted_figures(engine, plan, changes, status)
+            known = {name: rank(Point({}, figures=one), goals) for name, one in found.items()}
+            return sorted(points, key=lambda point: known[point.label], reverse=True)
+
+        count = math.prod(len(axis.values) for axis in axes)
+        return Tuner(axes, goals, args.trials or most_trials(count), guess)
+
+    args.base_url = None
+    args.sweep = [with_usual_values(text) for text in args.vary or DEFAULT]
+    return run_sweep(args, plan, search)

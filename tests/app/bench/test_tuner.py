@@ -1,0 +1,176 @@
+"""The search on a scripted engine: how near the best setting, in how many runs."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import random
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from app.bench.goals import Goals
+from app.bench.load import Pace, Run
+from app.bench.record import BenchResult, as_dict
+from app.bench.sweep import Axis, Point, Sweep, SweepCancelledError, best_under, nearest
+from app.bench.tuner import Tuner, most_trials, noise_of, pareto
+from engine.errors import ConfigError
+from engine.snapshot import RequestTimes, TokenEvent
+
+AXES = (
+    Axis("max_num_seqs", (1, 2, 4, 8, 16, 32)),
+    Axis("max_num_batched_tokens", (32, 64, 128, 256, 512)),
+    Axis("enable_prefix_caching", (False, True)),
+    Axis("block_size", (8, 16, 64)),
+)
+GOALS = Goals(itl=41, percentile=50)
+USERS, TOKENS = 32, 5
+
+
+def gap_of(settings: Mapping[str, Any]) -> float:
+    """Seconds of a step: larger with the batch, and with prompts beside it."""
+    prompt = settings["max_num_batched_tokens"] * (2e-5 if settings["enable_prefix_caching"]
+                                                   else 4e-5)  # fmt: skip
+    return 5e-3 + 2e-3 * settings["max_num_seqs"] + prompt + 1e-5 * abs(settings["block_size"] - 16)
+
+
+def first_of(settings: Mapping[str, Any]) -> float:
+    """Seconds of a prompt: many small steps take longer than a large one."""
+    steps = 512 / settings["max_num_batched_tokens"]
+    return 0.02 + 4e-3 * steps + (0.0 if settings["enable_prefix_caching"] else 0.05)
+
+
+def rate_of(settings: Mapping[str, Any]) -> float:
+    """Tokens per second."""
+    return settings["max_num_seqs"] * TOKENS / (first_of(settings) + 4 * gap_of(settings))
+
+
+class NoisyBench:
+    """Rounds of `max_num_seqs` requests at once; each run is slower or faster as a whole."""
+
+    def __init__(self, seed: int, noise: float = 0.03, broken: Mapping[str, Any] | None = None):
+        self.rng, self.noise, self.broken = random.Random(seed), noise, broken
+        self.seen: list[dict[str, Any]] = []
+        self.limits: list[float] = []
+        self.cancel_at = -1
+
+    def measure(
+        self, settings: Mapping[str, Any], pace: Pace, least: int, label: str,
+        limit_s: float = math.inf,
+    ) -> Run:  # fmt: skip
+        if len(self.seen) == self.cancel_at:
+            raise SweepCancelledError
+        self.seen.append(dict(settings))
+        self.limits.append(limit_s)
+        if self.broken and self.broken.items() <= settings.items():
+            raise ConfigError("Not enough memory.", "Use less.")
+        slow = math.exp(self.rng.gauss(0, self.noise))
+        first, gap = slow * first_of(settings), slow * gap_of(settings)
+        run, batch = Run(), settings["max_num_seqs"]
+        for number in range(least):
+            start = (number // batch) * (first + (TOKENS - 1) * gap)
+            if start <= limit_s:
+                events = tuple(TokenEvent(start + first + gap * i, 1) for i in range(TOKENS))
+                run.requests.append(RequestTimes(start, start, events, events[-1].time))
+        run.end(0.0)
+        return run
+
+
+NUM_POINTS = math.prod(len(axis.values) for axis in AXES)
+EVERY = [
+    dict(zip([axis.name for axis in AXES], values, strict=True))
+    for values in itertools.product(*(axis.values for axis in AXES))
+]
+BEST = max(rate_of(one) for one in EVERY if 1e3 * gap_of(one) <= 41)
+
+
+def search(bench: NoisyBench, goals: Goals = GOALS, **more: Any) -> Sweep:
+    most = most_trials(NUM_POINTS)
+    tuner = Tuner(AXES, goals, most, **more)
+    return Sweep(bench, AXES, Pace(USERS), USERS, search=tuner, most=most)
+
+
+def test_within_3_percent_of_the_best_in_a_quarter_of_the_runs() -> None:
+    found = 0
+    for seed in range(20):
+        bench = NoisyBench(seed)
+        best = best_under(search(bench).run(), GOALS)
+        assert best is not None and len(bench.seen) <= NUM_POINTS / 4
+        found += rate_of(best.settings) >= 0.97 * BEST and 1e3 * gap_of(best.settings) <= 42.23
+    assert found >= 19
+
+
+def test_a_prediction_is_where_the_search_begins() -> None:
+    order = lambda points: sorted(points, key=lambda point: -rate_of(point.settings))
+    bench = NoisyBench(0)
+    search(bench, guess=order).run()
+    expected = sorted(EVERY, key=lambda one: -rate_of(one))[:3]
+    assert bench.seen[:3] == expected
+
+
+def test_live_settings_change_before_those_that_rebuild_the_cache() -> None:
+    bench = NoisyBench(0, noise=0.0)
+    search(bench).run()
+    changed = next(i for i, one in enumerate(bench.seen) if one["block_size"] != 16)
+    assert len({one["max_num_seqs"] for one in bench.seen[:changed]}) > 1
+    assert {one["enable_prefix_caching"] for one in bench.seen[:changed]} == {False, True}
+
+
+def test_a_run_that_cannot_come_near_the_best_ends_early() -> None:
+    bench = NoisyBench(0, noise=0.0)
+    points = search(bench).run()
+    assert min(bench.limits) < math.inf
+    best = best_under(points, GOALS)
+    assert best is not None
+    cut = [point for point in points if 0 < len(point.requests) < USERS]
+    assert cut
+    for point in cut:
+        assert rate_of(point.settings) < 0.9 * rate_of(best.settings)
+
+
+def test_failed_points_are_kept_and_not_tried_again() -> None:
+    bench = NoisyBench(0, broken={"max_num_seqs": 16})
+    points = search(bench).run()
+    failed = [point for point in points if point.error]
+    tried = [one for one in bench.seen if one["max_num_seqs"] == 16]
+    assert failed and len(tried) == len(failed)
+    best = best_under(points, GOALS)
+    assert best is not None and best.settings["max_num_seqs"] != 16
+
+
+def test_a_cancelled_search_keeps_its_runs() -> None:
+    bench = NoisyBench(0)
+    bench.cancel_at = 3
+    made = search(bench)
+    assert sum(point.is_measured for point in made.run()) == 3 and made.was_cancelled
+
+
+def test_a_goal_that_nothing_meets_has_a_nearest_point() -> None:
+    goals = Goals(itl=1, percentile=50)
+    points = search(NoisyBench(0, noise=0.0), goals).run()
+    assert best_under(points, goals) is None
+    near = nearest(points, goals)
+    least = min(map(gap_of, EVERY))
+    assert near is not None and gap_of(near.settings) == pytest.approx(least)
+
+
+def test_the_noise_is_measured_by_repetitions() -> None:
+    for noise in (0.0, 0.1):
+        points = search(NoisyBench(1, noise)).run()
+        assert max(len(point.rounds) for point in points) > 1
+        assert (noise_of(points) > 0.03) == (noise > 0.03)
+
+
+def test_no_point_is_faster_and_nearer_than_a_pareto_point() -> None:
+    points = search(NoisyBench(0)).run()
+    chosen = pareto(points, GOALS)
+    assert best_under(points, GOALS) in chosen
+    key = lambda point: (point.figures["output_tokens_per_s"], -(GOALS.excess(point.figures) or 0))
+    known = [key(point) for point in points if point.is_measured]
+    for point in chosen:
+        rate, under = key(point)
+        assert not any(r >= rate and u >= under and (r, u) != (rate, under) for r, u in known)
+    result = BenchResult("tiny", "BF16", "work", tuple(points), GOALS)
+    assert as_dict(result)["pareto"] == [point.settings for point in chosen]
+    assert pareto([Point({"block_size": 8})], GOALS) == []
