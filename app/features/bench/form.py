@@ -58,7 +58,7 @@ class BenchForm(FittedFrame):
         self.setProperty("panel", True)
         self._bridge = bridge
         self._sources = {source.title: source for source in sources}
-        self._rows: list[QHBoxLayout] = []
+        self._rows: list[tuple[QHBoxLayout, tuple[QHBoxLayout, ...]]] = []
         self._choices: list[Choice] = [
             (work, variant)
             for work in map(preset, preset_names()) for variant in work.variants
@@ -165,15 +165,15 @@ class BenchForm(FittedFrame):
         vbox(load, sweep, last, self.error, of=self, margins=margins)
 
     def _row(self, *parts: QHBoxLayout) -> QHBoxLayout:
-        self._rows.append(row := hbox(*parts, spacing=SPACE_4))
+        row = hbox(*parts, spacing=SPACE_4)
+        self._rows.append((row, parts))
         return row
 
     def fit(self) -> None:
         """The parts of a row are below each other where they would be cut side by side."""
         room, directions = self.contentsRect().width() - 2 * SPACE_3, QBoxLayout.Direction
-        for row in self._rows:
-            parts = [row.itemAt(place).sizeHint().width() for place in range(row.count())]
-            fits = sum(parts) + SPACE_4 <= room
+        for row, parts in self._rows:
+            fits = sum(part.sizeHint().width() for part in parts) + SPACE_4 <= room
             row.setDirection(directions.LeftToRight if fits else directions.TopToBottom)
             row.setSpacing(SPACE_4 if fits else SPACE_2)
 
