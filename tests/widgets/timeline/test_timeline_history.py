@@ -103,9 +103,8 @@ def test_what_is_kept_is_what_happened_and_nothing_else(
         out = [name for name in words if "preempted" in words[name]]
         entries = [StepEntry(name, kind, 1) for name, kind in active.items()]
         requests = [request(n, RequestState.RUNNING, 0.1 * index) for n in active if n not in done]
-        requests += [
-            request(n, RequestState.WAITING, 0.1 * index) for n, w in words.items() if "waiting" in w
-        ]
+        waiting = [n for n, told in words.items() if "waiting" in told]
+        requests += [request(n, RequestState.WAITING, 0.1 * index) for n in waiting]
         history.add([step(index, *entries, preempted=out, finished=sorted(done))], requests)
         kinds = {
             name: int(Kind.PREFILL if kind == "prefill" else Kind.DECODE)
