@@ -33,6 +33,7 @@ from app.paths import starter_model
 from engine.simulate.engine import SimulatedEngine
 from engine.simulate.step_time import StepTimes
 from engine.snapshot import EngineSnapshot, RequestTimes, TokenEvent
+from tests.benchmarks.prediction import ThreadClock
 from tests.benchmarks.report import (
     arguments,
     at_least,
@@ -234,19 +235,21 @@ def measured_engine(model: str, is_dummy: bool) -> tuple[EngineSnapshot, StepTim
 
     config = EngineConfig(
         model=model, load_format="dummy" if is_dummy else "auto", max_num_seqs=32,
-        max_num_batched_tokens=512, max_model_len=2048,
+        max_num_batched_tokens=512, max_model_len=2048, num_threads=1,
     )  # fmt: skip
-    engine = LLMEngine(config)
+    own = ThreadClock()  # what other programs take of the core does not count
+    clock = Clock(own.now, own.sleep)
+    engine = LLMEngine(config, clock=own.now)
     try:
         plan = Plan(WORKLOAD, PACE)
         changes: list[dict[str, Any]] = [
             {"block_size": 4}, {"block_size": 64}, {"max_num_batched_tokens": 32}
         ]  # fmt: skip
-        times = StepTimes.fit(calibrate(engine, plan, changes).samples)
+        times = StepTimes.fit(calibrate(engine, plan, changes, clock=clock).samples)
         requests = [
             WORKLOAD.requests("shared", vocabulary_of(engine), 0, number) for number in range(10)
         ]
-        seconds = [run_load(engine, some, PACE).duration_s for some in requests][1:]
+        seconds = [run_load(engine, some, PACE, clock=clock).duration_s for some in requests][1:]
         mean = statistics.fmean(seconds)
         return engine.snapshot(), times, [one / mean for one in seconds]
     finally:
