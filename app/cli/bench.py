@@ -57,6 +57,7 @@ MIN_BURSTINESS, MAX_BURSTINESS = 1e-3, 1e3
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_workload_options(parser)
+    add_comparison_options(parser)
     add_sweep_options(parser)
     add_options(
         parser.add_argument_group("benchmarking a running server"),
@@ -70,7 +71,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def add_workload_options(parser: argparse.ArgumentParser) -> None:
-    """Those of `plan_of` and `comparison_of`."""
+    """Those of `plan_of`."""
     add_options(
         parser.add_argument_group("workload"),
         ("--workload NAME", values.name, f"Preset workload: {', '.join(preset_names())}."),
@@ -96,6 +97,13 @@ def add_workload_options(parser: argparse.ArgumentParser) -> None:
          "distribution of arrival intervals: below 1 bursts, above 1 steadier. Default: 1 "
          "(Poisson).", 1.0),
         ("--num-warmups N", values.count, "Warm-up requests. Default: 1.", 1),
+    )  # fmt: skip
+
+
+def add_comparison_options(parser: argparse.ArgumentParser) -> None:
+    """Those of `comparison_of`, and how often a run is repeated."""
+    add_options(
+        parser,
         ("--rounds N", values.positive, "Number of runs; all samples are pooled. Default: 1; "
          f"{DEFAULT_COMPARE_ROUNDS} with --compare."),
         ("--compare SETTING=V1,V2", values.name, "Compare values of an engine setting in "

@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from app.cli.bench import (
+    add_comparison_options,
     add_workload_options,
     comparison_of,
     describe_plan,
@@ -59,6 +60,7 @@ BASE = "predicted"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_workload_options(parser)
+    add_comparison_options(parser)
     add_options(
         parser,
         ("--measure", None, "Run each value too, and report the prediction's error."),

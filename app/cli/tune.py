@@ -61,8 +61,7 @@ def run(args: argparse.Namespace) -> int:
 
     if not args.goodput:
         raise ConfigError("No goal specified.", "Add --goodput itl:50, in milliseconds.")
-    if args.rounds:
-        raise ConfigError("The search chooses its repetitions.", "Omit --rounds; use --trials.")
+    args.base_url = args.compare = args.rounds = None
     plan = plan_of(args)
     first = dict(list(plan.workload.variants.items())[:1])
     plan = replace(plan, workload=replace(plan.workload, variants=first))
@@ -90,6 +89,5 @@ def run(args: argparse.Namespace) -> int:
         count = math.prod(len(axis.values) for axis in axes)
         return Tuner(axes, goals, args.trials or most_trials(count), guess)
 
-    args.base_url = None
     args.sweep = [with_usual_values(text) for text in args.vary or DEFAULT]
     return run_sweep(args, plan, search)
