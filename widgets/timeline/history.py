@@ -290,7 +290,8 @@ class StepHistory:
 
     def _forget(self, number: int) -> None:
         name = self._ids[number]
-        if name in self._waiting:
+        waiting = self._waiting.get(name)
+        if waiting is not None and waiting.number == number:
             return  # it has a span that goes on
         del self._ids[number], self._last_seen[number]
         if self._numbers.get(name) == number:

@@ -77,28 +77,41 @@ def test_a_request_that_still_waits_or_gave_up() -> None:
 
 
 NAMES = ("a", "b", "c", "d")
+PLACES = (
+    "", "waiting", "preempted", "preempted waiting", "prefill", "decode", "prefill done",
+    "decode done",
+)  # fmt: skip
+"""Of a request in a step: where it is not, where it waits, and what it does."""
+STEPS = st.integers(0, 40).flatmap(
+    lambda count: st.lists(
+        st.tuples(*[st.sampled_from(PLACES)] * len(NAMES)), min_size=count, max_size=count
+    )
+)
 
 
 @settings(max_examples=80)
-@given(st.data(), st.integers(1, 12))
+@given(STEPS, st.integers(1, 12))
 def test_what_is_kept_is_what_happened_and_nothing_else(
-    data: st.DataObject, capacity: int
+    steps: list[tuple[str, ...]], capacity: int
 ) -> None:
     history = StepHistory(capacity)
     wanted: list[dict[str, int]] = []
-    for index in range(data.draw(st.integers(0, 40))):
-        active = data.draw(st.sets(st.sampled_from(NAMES)))
-        out = data.draw(st.sets(st.sampled_from(NAMES))) - active
-        done = data.draw(st.sets(st.sampled_from(sorted(active)))) if active else set()
-        entries = [StepEntry(n, data.draw(st.sampled_from(("prefill", "decode"))), 1)
-                   for n in sorted(active)]  # fmt: skip
-        waiting = data.draw(st.sets(st.sampled_from(NAMES))) - active
-        requests = [request(n, RequestState.RUNNING, 0.1 * index) for n in active - done]
+    for index, places in enumerate(steps):
+        words = {name: place.split() for name, place in zip(NAMES, places, strict=True) if place}
+        active = {n: w[0] for n, w in words.items() if w[0] in ("prefill", "decode")}
+        done = {name for name in active if "done" in words[name]}
+        out = [name for name in words if "preempted" in words[name]]
+        entries = [StepEntry(name, kind, 1) for name, kind in active.items()]
+        waiting = [name for name in words if "waiting" in words[name]]
+        requests = [request(n, RequestState.RUNNING, 0.1 * index) for n in active if n not in done]
         requests += [request(n, RequestState.WAITING, 0.1 * index) for n in waiting]
-        history.add([step(index, *entries, preempted=sorted(out), finished=sorted(done))], requests)
-        kinds = {e.request_id: int(Kind.PREFILL if e.kind == "prefill" else Kind.DECODE)
-                 | (FINISHED if e.request_id in done else 0) for e in entries}  # fmt: skip
-        wanted.append(kinds | {name: int(Kind.PREEMPTED) for name in out})
+        history.add([step(index, *entries, preempted=out, finished=sorted(done))], requests)
+        kinds = {
+            name: int(Kind.PREFILL if kind == "prefill" else Kind.DECODE)
+            | (FINISHED if name in done else 0)
+            for name, kind in active.items()
+        }
+        wanted.append(kinds | dict.fromkeys(out, int(Kind.PREEMPTED)))
     first = max(0, len(wanted) - capacity)
     assert (history.first, history.end) == (first, len(wanted))
     assert shown(history) == {
