@@ -144,7 +144,7 @@ class BenchForm(FittedFrame):
 
     def _arrange(self) -> None:
         load = self._row(
-            hbox(label("Workload", "muted"), self.workload, label("Requests", "muted"),
+            hbox(label("Workload", "muted"), (self.workload, 1), label("Requests", "muted"),
                  self.requests),
             hbox(label("Arrivals", "muted"), self.pacing, self.concurrency, self.rate,
                  self.burstiness, STRETCH, self.run, self.cancel),
@@ -154,7 +154,7 @@ class BenchForm(FittedFrame):
             hbox(label("Sweep", "muted"), first, (some, 1), label("×", "muted"), second,
                  (others, 1)),
             hbox(label("Repetitions", "muted"), self.rounds, label("Warm-up", "muted"),
-                 self.warmups),
+                 self.warmups, STRETCH),
         )  # fmt: skip
         goals: list[QWidget] = [label("Goals", "muted")]
         for name, title in LIMITS:
@@ -173,7 +173,7 @@ class BenchForm(FittedFrame):
         """The parts of a row are below each other where they would be cut side by side."""
         room, directions = self.contentsRect().width() - 2 * SPACE_3, QBoxLayout.Direction
         for row, parts in self._rows:
-            fits = sum(part.sizeHint().width() for part in parts) + SPACE_4 <= room
+            fits = sum(part.minimumSize().width() for part in parts) + SPACE_4 <= room
             row.setDirection(directions.LeftToRight if fits else directions.TopToBottom)
             row.setSpacing(SPACE_4 if fits else SPACE_2)
 

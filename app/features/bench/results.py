@@ -114,7 +114,10 @@ class ResultsView(QFrame):
         super().resizeEvent(event)
         sides = Qt.Orientation
         is_low = self.height() < scaled(LEAST_STACKED)
-        self._split.setOrientation(sides.Horizontal if is_low else sides.Vertical)
+        wanted = sides.Horizontal if is_low else sides.Vertical
+        if wanted is not self._split.orientation():
+            self._split.setOrientation(wanted)
+            self._split.setSizes([500, 500] if is_low else [400, 600])  # in proportion
 
     def show_result(self, result: BenchResult | None) -> None:
         self.result = result
