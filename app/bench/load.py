@@ -260,13 +260,10 @@ def run_load(
     try:
         while sent < len(requests) or load.in_flight:
             now = clock.now() - began
-            is_over = now > limit_s
-            if is_over and not load.in_flight:
-                break
-            while (
-                not is_over and sent < len(requests)
-                and len(load.in_flight) < places and due[sent] <= now
-            ):  # fmt: skip
+            if now > limit_s and sent < len(requests):
+                requests = requests[:sent]
+                continue
+            while sent < len(requests) and len(load.in_flight) < places and due[sent] <= now:
                 at = began + due[sent] if pace.request_rate else clock.now()
                 load.send(requests[sent], at)
                 sent += 1

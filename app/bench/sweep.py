@@ -4,8 +4,8 @@
     points    (4, 1) (4, 2) (4, 4) (8, 1) (8, 2) (8, 4)
     rounds    all points, then all again in reverse, so that drift affects them equally
 
-A search chooses its points itself instead. A point that fails is kept with its cause, and the sweep
-goes on; a cancelled one keeps the runs that have ended.
+A search chooses its points itself instead. A point that fails keeps its error, and the sweep
+continues; a cancelled sweep keeps its completed runs.
 """
 
 from __future__ import annotations

@@ -84,8 +84,7 @@ def relay(port: int, pipe: Connection) -> None:
             _Line(listener.accept()[0], port, found)
 
     threading.Thread(target=accept, daemon=True).start()
-    while pipe.recv() == "clear":
-        found.clear()
+    pipe.recv()
     pipe.send(found)
 
 

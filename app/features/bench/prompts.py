@@ -33,7 +33,7 @@ def of_chats(store: ChatStore) -> Source:
         for record in store.conversations():
             conversation = Conversation.from_record(record)
             conversation.load(store.messages(record.id))
-            for message in conversation.messages.values():
+            for message in reversed(conversation.messages.values()):
                 if message.figures is not None and message.figures.num_tokens:
                     yield conversation.prompt_for(message), message.figures.num_tokens
 
@@ -73,7 +73,9 @@ def _source(title: str, found: Callable[[], Iterable[Request]], cause: str, reme
 
 
 def _prompt(told: Any) -> Any:
-    """Raises TypeError for a prompt of token ids or with images."""
+    """Raises TypeError for an empty one, one of token ids or one with images."""
+    if not told:
+        raise TypeError("empty")
     if isinstance(told, str):
         return told
     messages = tuple({"role": one["role"], "content": one["content"]} for one in told)

@@ -8,13 +8,14 @@ import pytest
 from pytestqt.qtbot import QtBot
 
 from app.bench.workload import Workload
-from app.features.bench.prompts import MOST, of_calls
+from app.features.bench.prompts import MOST, of_calls, of_chats
 from app.main.application import Application
 from app.server.call_log import CallContent, CallLog, CallRecord
 from engine.evaluate.task import TextError
+from tests.app.chat_fixtures import Chat, chat
 from tests.app.window_fixtures import application, script, send
 
-__all__ = ["application", "script"]
+__all__ = ["application", "chat", "script"]
 OPENS = "/models/tiny"
 
 
@@ -36,6 +37,8 @@ def test_calls_are_texts_and_messages_in_their_order() -> None:
     call(log, {"prompt": [1, 2, 3]})  # token ids
     call(log, {"messages": [{"role": "user", "content": [{"type": "image_url"}]}]})
     call(log, b'{"prompt": "cut')
+    call(log, {"messages": []})
+    call(log, {"prompt": ""})
     call(log, {"prompt": "a list of models"}, None)
     work = of_calls(log).read()
     assert texts(work) == ["one", "two"] and len(work.prompts[1].prompt) == 2
@@ -56,8 +59,16 @@ def test_nothing_kept_is_an_error() -> None:
         of_calls(CallLog()).read()
 
 
+def test_chats_are_in_the_order_in_which_they_were_sent(chat: Chat) -> None:
+    for text in ("one", "two"):
+        chat.ask(text, "an answer")
+    chat.page.new_chat()
+    chat.ask("three", "another")
+    assert texts(of_chats(chat.store).read()) == ["one", "two", "three"]
+
+
 def test_chats_are_swept(qtbot: QtBot, application: Application) -> None:
-    page, chat = application.pages.bench, application.pages.chat
+    page, chats = application.pages.bench, application.pages.chat
     application.window.show_widget(page)
     qtbot.waitUntil(page.isVisible)
     box = page.form.workload
@@ -71,7 +82,7 @@ def test_chats_are_swept(qtbot: QtBot, application: Application) -> None:
     application.window.show_page(0)
     for text in ("What is a KV cache?", "And a block?"):
         send(qtbot, application, text)
-        qtbot.waitUntil(lambda: not chat.is_busy, timeout=20_000)
+        qtbot.waitUntil(lambda: not chats.is_busy, timeout=20_000)
     application.window.show_widget(page)
     application.pages.store.flush()
     choose()
@@ -79,7 +90,7 @@ def test_chats_are_swept(qtbot: QtBot, application: Application) -> None:
     assert page.form.error.isHidden()
     assert sorted(texts(plan.workload)) == ["And a block?", "What is a KV cache?"]
     assert plan.workload.num_requests == 2
-    lengths = {chat.conversations[0].path()[-1].figures.num_tokens}
+    lengths = {chats.conversations[0].path()[-1].figures.num_tokens}
     assert {line.max_tokens for line in plan.workload.prompts} >= lengths
     page.form.rounds.setValue(1)
     page.form.axes[0][1].setText("1")
