@@ -16,7 +16,7 @@ from engine.errors import ConfigError
 from engine.hardware.device_map import AUTO, check_gpu_layers
 from engine.hardware.device_map import CHOICES as GPU_LAYERS
 from engine.hardware.devices import CHOICES as DEVICES
-from engine.hardware.devices import check_device, is_cuda, rank_devices
+from engine.hardware.devices import check_device
 from engine.numerics.kv_dtype import NAMES as KV_DTYPES
 from engine.numerics.kv_dtype import KVDtype, check_kv_dtype, parse_kv_dtype
 from engine.units import setting_text
@@ -116,18 +116,6 @@ class EngineConfig:
         "Number of layers on the GPU. CPU offload: all other layers and their KV cache are on the "
         "CPU. auto: as many layers as fit in GPU memory.",
         choices=GPU_LAYERS, check_other=check_gpu_layers, other="N",
-    )
-    tensor_parallel_size: int = _setting(
-        int, 1, Change.RELOAD, "Tensor parallel size",
-        "Number of GPUs to shard each layer across, starting at the selected device. On CPU: "
-        "thread groups, one per NUMA node if possible.",
-        minimum=1, maximum=8, unit="ranks",
-    )
-    pipeline_parallel_size: int = _setting(
-        int, 1, Change.RELOAD, "Pipeline parallel size",
-        "Number of GPUs to split the layers across, starting at the selected device. Each GPU gets "
-        "an equal number of consecutive layers.",
-        minimum=1, maximum=8, unit="stages",
     )
     dtype: str = _setting(
         str, "auto", Change.RELOAD, "Compute dtype",
@@ -296,14 +284,6 @@ class EngineConfig:
     def token_budget(self) -> int:
         """`max_num_batched_tokens`, or the most that may be chosen while it is not measured."""
         return self.max_num_batched_tokens or LARGEST_BUDGET
-
-    @property
-    def devices(self) -> tuple[str, ...]:
-        """One device per tensor or pipeline parallel shard, from `device` (resolved) on."""
-        if not is_cuda(self.device):
-            return (self.device,)
-        most = max(self.tensor_parallel_size, self.pipeline_parallel_size)
-        return rank_devices(self.device, most)
 
     @property
     def kv_dtype(self) -> KVDtype:

@@ -252,13 +252,12 @@ class LLMEngine:
         report_layers(layer)
 
     def with_weight_rates(self, peaks: Peaks, cancelled: Cancelled = lambda: False) -> Peaks:
-        """`peaks` with the measured rates of the kernels, for a model on one device; of several the
-        shapes of the parts differ."""
+        """`peaks` with the measured rates of the kernels, for a model on one device."""
         config = self.config
-        if len(config.devices) > 1 or self.plan.host_layers:
+        if self.plan.host_layers:
             return peaks
         rates = weight_rates(
-            getattr(torch, config.dtype), config.devices[0], self.model_info.hidden_size,
+            getattr(torch, config.dtype), config.device, self.model_info.hidden_size,
             config.quantization_group_size, cancelled,
         )  # fmt: skip
         return dataclasses.replace(peaks, weight_rates=rates)

@@ -201,9 +201,7 @@ def _measure_engine(
 def model_line(config: EngineConfig, model: ModelInfo) -> str:
     weights = " (random weights)" if model.is_dummy else ""
     at_most = "up to " * bool(config.adaptive_threads and (config.num_threads or 1) > 1)
-    counts = {"TP": model.num_ranks, "PP": model.num_stages}
-    several = "".join(f", {name} {count}" for name, count in counts.items() if count > 1)
-    return f"{model.name}{weights}, {model.dtype}, {at_most}{config.num_threads} threads{several}"
+    return f"{model.name}{weights}, {model.dtype}, {at_most}{config.num_threads} threads"
 
 
 def _refuse_engine_options(args: argparse.Namespace) -> None:

@@ -51,7 +51,6 @@ def gather() -> dict[str, Any]:
 
     from engine.attention import choices as attention
     from engine.hardware.devices import gpus, resolve_device, why_none
-    from engine.hardware.idle_cores import nodes
     from engine.hardware.machine import machine_info
     from engine.hardware.nvml import driver_version
     from engine.kernels.registry import choices
@@ -72,7 +71,6 @@ def gather() -> dict[str, Any]:
                 "device": "cpu",
                 "name": machine["cpu"],
                 "default_threads": machine["default_threads"],
-                "numa_nodes": len(nodes()),
                 "default_dtype": "bfloat16" if machine["fast_bf16"] else "float32",
             },
             *map(_gpu, gpus()),
@@ -101,7 +99,6 @@ def as_text(report: dict[str, Any], columns: int = 80) -> str:
             "system": machine["platform"],
             "CPU": machine["cpu"],
             "cores": f"{machine['physical_cores']} physical, {machine['logical_cores']} logical",
-            "NUMA nodes": str(report["devices"][0]["numa_nodes"]),
             "memory": f"{bytes_text(memory['total'])}, process limit "
             f"{bytes_text(memory['limit'])}, {bytes_text(memory['free'])} free",
             "GPUs": ", ".join(machine["gpus"]) or "none found",

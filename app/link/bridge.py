@@ -26,7 +26,7 @@ from engine import messages
 from engine.config import EngineConfig
 from engine.errors import ErrorInfo
 from engine.hardware import garbage
-from engine.hardware.devices import CPU, rank_devices
+from engine.hardware.devices import CPU
 from engine.heartbeat import Pulse
 from engine.sampling_params import SamplingParams
 from engine.snapshot import EngineSnapshot, MemoryPlan, ModelInfo
@@ -144,9 +144,7 @@ class EngineBridge(QObject):
         """Bytes by device that the loaded model frees before another one loads; none if remote."""
         if self.plan is None or self.model is None or self.offers is not None:
             return {}
-        # the plan is that of each rank; stages have about as much as the first, of which it is
-        devices = rank_devices(self.model.device, max(1, self.model.num_gpus))
-        return {CPU: self.plan.host_predicted, **dict.fromkeys(devices, self.plan.predicted)}
+        return {CPU: self.plan.host_predicted, self.model.device: self.plan.predicted}
 
     @property
     def continues(self) -> Continues:

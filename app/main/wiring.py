@@ -36,6 +36,7 @@ def connect(app: Application) -> None:
     _connect_notices(app)
     _connect_model(app)
     _connect_panels(app)
+    _offer_other_engines(app)
     _connect_pages(app)
     _connect_window(app)
     _follow_preferences(app)
@@ -99,6 +100,24 @@ def _connect_model(app: Application) -> None:
     app.pages.models.model_chosen.connect(app.session.open)
     app.pages.models.run_wanted.connect(app.pages.server.run_with)
     app.load_strip.cancelled.connect(app.bridge.cancel_load)
+
+
+def _offer_other_engines(app: Application) -> None:
+    def offer(source: str, flags: Mapping[str, str]) -> None:
+        current = app.session.current
+        run = partial(app.pages.server.run_with, current.path if current is not None else "", flags)
+        sizes = " ".join(f"{flag} {size}" for flag, size in flags.items())
+        app.notices.show_notice(
+            Notice(
+                "parallel",
+                f"{source}: {sizes} has no effect. Inferdeck's engine runs a model on one device.",
+                "vLLM runs it on several, with the same sizes.",
+                kind="warning", actions=(("Run with vLLM…", run),),
+            )
+        )  # fmt: skip
+
+    app.session.parallel_skipped.connect(offer)
+    app.engine_settings.commands.parallel_skipped.connect(offer)
 
 
 def _connect_panels(app: Application) -> None:

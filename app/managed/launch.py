@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+from collections.abc import Mapping
 from enum import StrEnum
 
 import msgspec
@@ -24,6 +25,11 @@ KINDS = (*PYTHON, ServerType.OPENAI)
 """OPENAI: any server, by its command."""
 PORT, MODEL = "{port}", "{model}"
 """What a command has in place of the port and of the model."""
+PARALLEL = {
+    "tensor_parallel_size": "--tensor-parallel-size",
+    "pipeline_parallel_size": "--pipeline-parallel-size",
+}
+"""vLLM's flags for settings of earlier versions, whose engine ran a model on several devices."""
 _HOST = re.compile(r"[\w.%:\[\]@-]+", re.ASCII)
 
 
@@ -65,6 +71,12 @@ class Launch(msgspec.Struct, frozen=True):
         ):
             found.append(Problem("host", "Use the form user@host, or a host of your ssh config."))
         return found
+
+
+def parallel_flags(stored: Mapping[str, object]) -> dict[str, str]:
+    """vLLM's flags for the parallel sizes above 1 among stored settings."""
+    sizes = ((flag, stored.get(name)) for name, flag in PARALLEL.items())
+    return {flag: f"{size}" for flag, size in sizes if isinstance(size, int) and size > 1}
 
 
 def parse_environment(text: str) -> dict[str, str] | None:

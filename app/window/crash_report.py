@@ -155,8 +155,6 @@ def step_line(step: StepRecord) -> str:
         f"{step.num_running} running, {step.num_waiting} waiting",
         f"model {duration_text(step.model_s)}, sampling {duration_text(step.sample_s)}",
     ]
-    if step.exchange_s > 0:
-        parts.append(f"communication {duration_text(step.exchange_s)}")
     if step.preempted:
         parts.append(f"{len(step.preempted)} preempted")
     return ", ".join(parts)

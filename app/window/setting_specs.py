@@ -14,7 +14,6 @@ from dataclasses import dataclass, replace
 
 from engine.config import SETTINGS, Setting
 from engine.hardware.device_map import ALL, AUTO
-from engine.hardware.idle_cores import nodes
 from engine.hardware.machine import free_memory
 from engine.numerics.kv_dtype import NAMES as KV_DTYPES
 from engine.units import setting_text
@@ -38,8 +37,8 @@ SECTIONS: dict[str, tuple[str, ...]] = {
         "speculative_adaptive", "prompt_lookup_min", "prompt_lookup_max",
     ),
     "Model": (
-        "device", "gpu_layers", "tensor_parallel_size", "pipeline_parallel_size",
-        "max_model_len", "num_threads", "adaptive_threads", "enforce_eager", "seed",
+        "device", "gpu_layers", "max_model_len", "num_threads", "adaptive_threads",
+        "enforce_eager", "seed",
     ),
 }  # fmt: skip
 
@@ -81,14 +80,11 @@ def only_with(name: str) -> str:
     return "Requires " + " or ".join(_METHODS[method] for method in methods)
 
 
-def only_on(name: str, device: str, is_divided: bool = False, num_gpus: int = 1) -> str:
-    """Why a setting has no effect on `device`; "" otherwise. is_divided: with CPU offload.
-    num_gpus: GPUs that share the model."""
+def only_on(name: str, device: str, is_divided: bool = False) -> str:
+    """Why a setting has no effect on `device`; "" otherwise. is_divided: with CPU offload."""
     on_gpu = device == "auto" or device.startswith("cuda")
     if name in _OF_GPU and not on_gpu:
         return "Requires an NVIDIA GPU"
-    if name == "enforce_eager" and num_gpus > 1:
-        return "CUDA graphs require a single GPU"
     if name in _OF_CPU and device.startswith("cuda") and not is_divided:
         return "Requires CPU offload"
     return ""
@@ -100,14 +96,12 @@ def matters(name: str, speculative_method: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """Bounds of the rows. `gpus`: names in the driver's order; num_nodes: NUMA nodes, 0 where
-    unknown."""
+    """Bounds of the rows. `gpus`: names in the driver's order."""
 
     memory_bytes: int = 64 * GIB
     num_cpus: int = os.cpu_count() or 1
     max_model_len: int = 131072
     gpus: tuple[str, ...] = ()
-    num_nodes: int = 0
 
     @property
     def devices(self) -> tuple[tuple[str, str], ...]:
@@ -118,7 +112,7 @@ class Machine:
 
 def this_machine() -> Machine:
     _, total = free_memory()
-    return Machine(memory_bytes=total, num_nodes=len(nodes()))
+    return Machine(memory_bytes=total)
 
 
 def _powers(first: float, limit: float) -> tuple[float, ...]:
@@ -170,8 +164,6 @@ _REFINE: dict[str, Callable[[RowSpec, Machine], RowSpec]] = {
         s, choices=(), minimum=1, maximum=1, steps=(1.0,), is_whole=True, unit="",
         auto=AUTO, all=ALL,
     ),
-    "tensor_parallel_size": lambda s, m: replace(s, steps=(1, 2, 4, 8), unit=""),
-    "pipeline_parallel_size": lambda s, m: replace(s, steps=tuple(range(1, 9)), unit=""),
 }  # fmt: skip
 
 

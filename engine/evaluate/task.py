@@ -226,8 +226,7 @@ PRECISION_SETTINGS = tuple(
 """Settings that make weights or KV cache smaller: a reference has them at their defaults."""
 
 WITHOUT_MEANING = (
-    "speculative_method", "speculative_model", "kv_allocation", "batching", "tensor_parallel_size",
-    "pipeline_parallel_size",
+    "speculative_method", "speculative_model", "kv_allocation", "batching",
 )  # fmt: skip
 """Settings that change no token; an evaluation runs with their defaults."""
 

@@ -7,6 +7,6 @@ nvml.py          GPU figures from NVIDIA's driver
 malloc.py        memory that the process keeps between steps
 garbage.py       which thread collects Python's cyclic garbage
 peaks.py         measured memory bandwidth and FLOP/s
-idle_cores.py    cores that other programs leave, NUMA nodes
+idle_cores.py    cores that other programs leave
 step_threads.py  the thread count of each step on the CPU
 """

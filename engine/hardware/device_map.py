@@ -15,7 +15,6 @@ Imports no torch.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from engine.errors import ConfigError
@@ -44,47 +43,24 @@ def host_layers_of(device: str, gpu_layers: str, num_layers: int) -> int | None:
     return None if gpu_layers == AUTO else max(0, num_layers - int(gpu_layers))
 
 
-def stage_starts(devices: Sequence[str], num_layers: int) -> tuple[tuple[int, str], ...]:
-    """(first layer, device) for all of `devices` but the first, with equally many layers each.
-    Raises ConfigError if there are fewer layers than devices."""
-    size = len(devices)
-    if num_layers < size:
-        raise ConfigError(
-            f"pipeline_parallel_size {size} exceeds the model's {num_layers} layers.",
-            "Choose a smaller pipeline_parallel_size.",
-        )
-    return tuple((num_layers * stage // size, devices[stage]) for stage in range(1, size))
-
-
 @dataclass(frozen=True, slots=True)
 class DeviceMap:
     """Assigns layers and modules to devices. device: of the whole model, or, with CPU offload of
     the first `host_layers`, of the other layers and everything after them. layers: path of the list
-    of layers. before: paths of the modules that run before the layers. starts: (first layer,
-    device) of each further GPU of a pipeline; the last one also has everything after the layers."""
+    of layers. before: paths of the modules that run before the layers."""
 
     device: str
     host_layers: int = 0
     layers: str = ""
     before: tuple[str, ...] = ()
-    starts: tuple[tuple[int, str], ...] = ()
 
     @property
     def devices(self) -> tuple[str, ...]:
         """In the order in which a step runs through them."""
-        first = (CPU, self.device) if self.host_layers else (self.device,)
-        return (*first, *(device for _, device in self.starts))
-
-    @property
-    def last(self) -> str:
-        """The device of the output head."""
-        return self.devices[-1]
+        return (CPU, self.device) if self.host_layers else (self.device,)
 
     def of_layer(self, index: int) -> str:
-        if index < self.host_layers:
-            return CPU
-        reached = [device for start, device in self.starts if start <= index]
-        return reached[-1] if reached else self.device
+        return CPU if index < self.host_layers else self.device
 
     def of(self, path: str) -> str:
         """The device of a module, a parameter or a buffer."""
@@ -92,9 +68,9 @@ class DeviceMap:
             return self.device
         if is_inside(path, self.layers):
             index = path[len(self.layers) + 1 :].partition(".")[0]
-            return self.of_layer(int(index)) if index.isdigit() else self.last
+            return self.of_layer(int(index)) if index.isdigit() else self.device
         is_before = any(is_inside(path, module) for module in self.before)
-        return self.devices[0] if is_before else self.last
+        return self.devices[0] if is_before else self.device
 
 
 def is_inside(path: str, module: str) -> bool:

@@ -90,27 +90,6 @@ def resolve_device(wanted: str) -> str:
     return found[index].device
 
 
-def rank_devices(device: str, size: int) -> tuple[str, ...]:
-    """The devices of `size` ranks, the first on `device`: consecutive GPUs; the CPU for all."""
-    if not is_cuda(device):
-        return (device,) * size
-    first = int(device.partition(":")[2] or 0)
-    return tuple(f"cuda:{first + rank}" for rank in range(size))
-
-
-def resolve_ranks(device: str, size: int, setting: str) -> tuple[str, ...]:
-    """`rank_devices`; raises ConfigError with the numbers if there are too few GPUs, and with the
-    reason if one of them cannot be used. setting: the name of the setting for the error."""
-    devices, found = rank_devices(device, size), gpus() if is_cuda(device) else ()
-    if is_cuda(device) and len(found) < 1 + int(devices[-1].partition(":")[2]):
-        raise ConfigError(
-            f"{setting} {size} needs {', '.join(devices)}; available GPUs ({len(found)}): "
-            f"{', '.join(gpu.device for gpu in found)}.",
-            f"Choose a smaller {setting}.",
-        )
-    return tuple(resolve_device(name) for name in devices)
-
-
 def make_current(device: str) -> None:
     """Make `device` this thread's current GPU. Triton kernels and events use that one, wherever the
     tensors are; another engine in the same thread may have changed it."""

@@ -1,4 +1,4 @@
-"""Cores that other programs leave idle, from the system's CPU times; NUMA nodes.
+"""Cores that other programs leave idle, from the system's CPU times.
 
 Imports no torch.
 """
@@ -204,33 +204,3 @@ def allowed_cores() -> frozenset[int]:
     with suppress(AttributeError, OSError):  # not on macOS and Windows; a sandbox may forbid it
         return frozenset(os.sched_getaffinity(0))
     return frozenset(range(os.cpu_count() or 1))
-
-
-def nodes(
-    folder: Path = Path("/sys/devices/system/node"), allowed: frozenset[int] | None = None
-) -> tuple[frozenset[int], ...]:
-    """The logical cores of each NUMA node that this process may use, in the order of the nodes'
-    numbers, without nodes of which it may use none. One node with all cores where the system does
-    not tell. folder, allowed: given in tests."""
-    allowed = allowed_cores() if allowed is None else allowed
-    places = [place for place in folder.glob("node[0-9]*") if place.name[4:].isdigit()]
-    try:
-        found = [
-            cores_of((place / "cpulist").read_text()) & allowed
-            for place in sorted(places, key=lambda place: int(place.name[4:]))
-        ]
-    except (OSError, ValueError):  # half of it says nothing of the machine
-        return (allowed,)
-    return tuple(filter(None, found)) or (allowed,)
-
-
-def cores_of(text: str) -> frozenset[int]:
-    """Linux's list of cores: "0-3,8-11", a single "5", or nothing. Raises ValueError for others."""
-    cores: set[int] = set()
-    for part in filter(None, text.strip().split(",")):
-        first, dash, last = part.partition("-")
-        begin, end = int(first), int(last) if dash else int(first)
-        if not 0 <= begin <= end:
-            raise ValueError(f"{part!r} is no range of cores")
-        cores.update(range(begin, end + 1))
-    return frozenset(cores)

@@ -68,29 +68,24 @@ def peaks_for(
     host_layers: int = 0,
     cancelled: Callable[[], bool] = lambda: False,
 ) -> Peaks:
-    """Peak rates of all devices of a loaded model together; see `measure_peaks`. host_layers:
-    offloaded layers."""
+    """Peak rates of a loaded model's device, with those of the CPU where it computes offloaded
+    layers (`host_layers`); see `measure_peaks`."""
     threads = config.num_threads or 1
-    each = [measure_peaks(config.dtype, threads, name, cancelled) for name in config.devices]
-    weights = None
-    if host_layers:  # one after the other: by what of a step's reads and products is the CPU's
-        in_layers = model.body_bytes + model.expert_bytes
-        share = host_layers / model.num_layers * in_layers / (in_layers + model.output_bytes)
-        each.append(measure_peaks(config.dtype, threads, CPU, cancelled))
-        weights = (1.0 - share, share)
-    if len(each) == 1:
-        return each[0]
-    reads, flops = [p.read_bytes_per_s for p in each], [p.flops_per_s for p in each]
-    if config.tensor_parallel_size > 1:  # parts of one size: the slowest lets the others wait
-        read, compute = len(each) * min(reads), len(each) * min(flops)
-    else:  # a step of few tokens goes through one device at a time
-        read, compute = harmonic_mean(reads, weights), harmonic_mean(flops, weights)
-    if config.pipeline_parallel_size > 1:
-        compute = sum(flops)  # a long prompt goes through all
+    peaks = measure_peaks(config.dtype, threads, config.device, cancelled)
+    if not host_layers:
+        return peaks
+    # one after the other: by what of a step's reads and products is the CPU's
+    in_layers = model.body_bytes + model.expert_bytes
+    share = host_layers / model.num_layers * in_layers / (in_layers + model.output_bytes)
+    host = measure_peaks(config.dtype, threads, CPU, cancelled)
+    weights = (1.0 - share, share)
     return replace(
-        each[0], read_bytes_per_s=read, flops_per_s=compute, machine=model.device_name,
-        busy_cores=max(p.busy_cores for p in each),
-    )  # fmt: skip
+        peaks,
+        read_bytes_per_s=harmonic_mean((peaks.read_bytes_per_s, host.read_bytes_per_s), weights),
+        flops_per_s=harmonic_mean((peaks.flops_per_s, host.flops_per_s), weights),
+        machine=model.device_name,
+        busy_cores=max(peaks.busy_cores, host.busy_cores),
+    )
 
 
 class PeaksCancelledError(RuntimeError):

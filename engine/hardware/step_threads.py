@@ -248,13 +248,12 @@ class StepThreads:
         apply: Callable[[int], None] = torch.set_num_threads,
     ) -> None:
         self._apply = apply
-        self._ranks = config.tensor_parallel_size  # which divide the threads alike
-        self._most = 0 if weights_bytes is None else self._for_ranks(config.num_threads or 1)
+        self._most = 0 if weights_bytes is None else config.num_threads or 1
         self._free = FreeCores(
             self._most, clock, num_cores=num_cores, read=read, running=running
         )
         self._used = 0
-        self._counts = tuple(self._ranks * n for n in counts(self._most // self._ranks))
+        self._counts = counts(self._most)
         wanted = min(self._most, -(-(weights_bytes or 0) // BYTES_PER_THREAD))
         self._start = bisect_left(self._counts, wanted)
         self._searches: dict[int, Search] = {}
@@ -302,15 +301,11 @@ class StepThreads:
         if count:
             self._apply(count)
 
-    def _for_ranks(self, count: int) -> int:
-        """`count` rounded down to the same number for each rank, at least one."""
-        return max(1, count // self._ranks) * self._ranks
-
     def _count(self, num_tokens: int, now: float, is_timed: bool) -> int:
         if num_tokens >= LARGE:  # long enough for a closer look
             self._kind = 0
-            return self._for_ranks(self._free.count_now(now))
-        free = self._for_ranks(self._free.count(now))
+            return self._free.count_now(now)
+        free = self._free.count(now)
         if not is_timed:
             self._kind = 0
             return free

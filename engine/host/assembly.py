@@ -12,14 +12,10 @@ from engine.attention.interface import AttentionBackend, LayerSpec
 from engine.attention.offload import OffloadedAttention
 from engine.config import EngineConfig
 from engine.hardware.devices import CPU
-from engine.host.kv_cache import (
-    make_cache,
-)
+from engine.host.kv_cache import make_cache
 from engine.host.offload_runner import OffloadRunner
 from engine.models.checkpoint import Checkpoint
 from engine.models.loader import LoadedModel
-from engine.parallel.pipeline import PipelineAttention, StagedRunner
-from engine.parallel.runner import ParallelCache, ParallelRunner
 from engine.runner.model_runner import ModelRunner
 from engine.snapshot import MemoryPlan, ModelInfo
 from engine.speculation.draft_loading import Draft
@@ -28,13 +24,7 @@ from engine.text.tokenizer import Tokenizer
 
 
 def make_runner(loaded: LoadedModel, backend: AttentionBackend, device: str) -> ModelRunner:
-    """What runs a model that has this cache, on `device` (beside the CPU, or as the first of
-    several, where it is divided)."""
-    if loaded.ranks is not None:
-        assert isinstance(backend, ParallelCache)
-        return ParallelRunner(loaded.ranks, backend)
-    if isinstance(backend, PipelineAttention):
-        return StagedRunner(loaded.model, backend)
+    """What runs a model that has this cache, on `device` (beside the CPU with CPU offload)."""
     if loaded.crossing is not None:
         return OffloadRunner(loaded.model, backend, loaded.crossing, device)
     return ModelRunner(loaded.model, backend, device)
@@ -44,9 +34,8 @@ def measuring_runner(
     config: EngineConfig, loaded: LoadedModel, layers: dict[int, LayerSpec], num_blocks: int
 ) -> ModelRunner:
     """A runner with a KV cache of its own, for a measurement."""
-    cache = make_cache(config, layers, loaded.ranks, num_blocks, loaded.device_map.host_layers)
+    cache = make_cache(config, layers, num_blocks, loaded.device_map.host_layers)
     return make_runner(loaded, cache, config.device)
-
 
 
 class Held(NamedTuple):
@@ -103,21 +92,14 @@ class Assembly:
         none."""
         found = {CPU: self.held.host_weights + self.held.host_cache}
         found[self.config.device] = self.held.weights + self.held.cache
-        backend = self.runner.backend
-        caches = backend.bytes_on if isinstance(backend, ParallelCache | PipelineAttention) else {}
-        for name in self.config.devices[1:]:
-            found[name] = self.loaded.bytes_on[name] + caches.get(name, 0)
         return found
 
     def drop(self) -> None:
         """Free weights and cache; the descriptions stay."""
-        ranks = self.loaded.ranks
-        self.loaded = dataclasses.replace(self.loaded, model=nn.Module(), crossing=None, ranks=None)
+        self.loaded = dataclasses.replace(self.loaded, model=nn.Module(), crossing=None)
         self.drop_drafting()
         self.draft = None
         self.runner.drop()
-        if ranks is not None:
-            ranks.close()
 
     def drop_drafting(self) -> None:
         """Free the draft model's cache and its captured graphs."""

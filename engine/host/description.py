@@ -47,19 +47,12 @@ def model_info(
     if loaded.device_map.host_layers:
         notices.append(_division(config, plan, text.num_hidden_layers))
     without_triton = triton_problem(torch.device(config.device)) if is_cuda(config.device) else ""
-    sizes = {"Tensor": config.tensor_parallel_size, "Pipeline": config.pipeline_parallel_size}
-    for kind, size in sizes.items():
-        if size > 1 and is_cuda(config.device):
-            notices.append(f"{kind} parallel on {size} GPUs; CUDA graphs are disabled.")
     if without_triton:
         notices.append(f"{without_triton}: attention and quantized matmuls use PyTorch.")
     if tokenizer.notice:
         notices.append(tokenizer.notice)
     num_experts, experts_per_token = _experts(text)
-    models = [loaded.model] if loaded.ranks is None else loaded.ranks.models
-    output, lookup, expert_bytes, expert_parameters = map(
-        sum, zip(*map(_measured_parts, models), strict=True)
-    )
+    output, lookup, expert_bytes, expert_parameters = _measured_parts(loaded.model)
     # of tied ones there may be a copy on each device, and the parameters are counted once
     has_lookup = lookup and not ties_head(loaded.model)
     if config.load_format == "dummy":
@@ -94,8 +87,6 @@ def model_info(
         device_name=_devices_name(
             config, loaded.device_map.host_layers, text.num_hidden_layers
         ),
-        num_ranks=config.tensor_parallel_size,
-        num_stages=config.pipeline_parallel_size,
     )
 
 
@@ -120,10 +111,6 @@ def _measured_parts(model: nn.Module) -> tuple[int, int, int, int]:
 
 def _devices_name(config: EngineConfig, host_layers: int, count: int) -> str:
     name = machine_name(config.device)
-    several = len(config.devices)
-    if several > 1:
-        behind = ", pipeline parallel" if config.pipeline_parallel_size > 1 else ""
-        return f"{several} x {name}{behind}"  # what they can do together depends on it
     return f"{name}, {host_layers} of {count} layers offloaded to CPU" if host_layers else name
 
 

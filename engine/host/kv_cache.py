@@ -3,23 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import cast
 
 import torch
 
 from engine.attention.backends import divided, make_backend
-from engine.attention.gpu import GPUAttention
 from engine.attention.interface import LayerSpec, PagedBackend
 from engine.config import EngineConfig
 from engine.errors import OutOfMemoryError, let_go
-from engine.hardware.device_map import DeviceMap, stage_starts
 from engine.hardware.malloc import give_back
-from engine.memory.plan import blocks_of, ranks_beside, shrunk
+from engine.memory.plan import blocks_of, shrunk
 from engine.models.loader import Progress
 from engine.numerics.kv_dtype import KVWidths
-from engine.parallel.pipeline import PipelineAttention
-from engine.parallel.ranks import Ranks
-from engine.parallel.runner import ParallelCache
 from engine.runner.cuda_graphs import DRAFT_ROWS, capture_for, most_rows, sizes_for
 from engine.runner.model_runner import ModelRunner
 from engine.snapshot import MemoryPlan
@@ -33,14 +27,13 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch
 def build_caches(
     config: EngineConfig,
     layers: dict[int, LayerSpec],
-    ranks: Ranks | None,
     draft: Draft | None,
     plan: MemoryPlan,
 ) -> tuple[PagedBackend, Proposer | None]:
     """The KV cache of `plan`, and the proposer with that of its draft model; OutOfMemoryError with
     the numbers where they do not fit."""
     try:
-        cache = make_cache(config, layers, ranks, plan.num_blocks, plan.host_layers)
+        cache = make_cache(config, layers, plan.num_blocks, plan.host_layers)
         return cache, make_proposer(config, draft, plan.num_blocks)
     except (MemoryError, RuntimeError) as error:
         raise OutOfMemoryError(
@@ -50,41 +43,15 @@ def build_caches(
 
 
 def make_cache(
-    config: EngineConfig,
-    layers: dict[int, LayerSpec],
-    ranks: Ranks | None,
-    num_blocks: int,
-    host_layers: int,
+    config: EngineConfig, layers: dict[int, LayerSpec], num_blocks: int, host_layers: int
 ) -> PagedBackend:
-    """layers: of the whole model."""
     dtype = DTYPES[config.dtype]
-
-    def on_device(device: str, own: dict[int, LayerSpec]) -> PagedBackend:
-        return make_backend(config.replace(device=device), own, num_blocks, dtype)
-
-    if ranks is not None:
-        return ParallelCache(ranks.make_caches(on_device), ranks.team.devices)
-    if config.pipeline_parallel_size == 1:
-        return make_backend(config, layers, num_blocks, dtype, host_layers=host_layers)
-    parts = {name: on_device(name, own) for name, own in _by_device(layers, config).items()}
-    return PipelineAttention(cast(dict[str, GPUAttention], parts))
-
-
-def _by_device(
-    layers: dict[int, LayerSpec], config: EngineConfig
-) -> dict[str, dict[int, LayerSpec]]:
-    """The layers of each GPU, in pipeline order."""
-    where = DeviceMap(config.device, starts=stage_starts(config.devices, len(layers)))
-    found: dict[str, dict[int, LayerSpec]] = {name: {} for name in where.devices}
-    for layer, spec in layers.items():
-        found[where.of_layer(layer)][layer] = spec
-    return found
+    return make_backend(config, layers, num_blocks, dtype, host_layers=host_layers)
 
 
 def caches_that_fit(
     config: EngineConfig,
     layers: dict[int, LayerSpec],
-    ranks: Ranks | None,
     draft: Draft | None,
     plan: MemoryPlan,
 ) -> tuple[PagedBackend, Proposer | None, MemoryPlan]:
@@ -95,7 +62,7 @@ def caches_that_fit(
     least = blocks_of(config.max_model_len, config)
     while True:
         try:
-            return *build_caches(config, layers, ranks, draft, plan), plan
+            return *build_caches(config, layers, draft, plan), plan
         except OutOfMemoryError as error:
             smaller = shrunk(plan, least)
             if smaller is None or config.kv_cache_memory_bytes is not None:
@@ -136,12 +103,9 @@ def with_layers(plan: MemoryPlan, layers: dict[int, LayerSpec], config: EngineCo
 
     def per_block(part: dict[int, LayerSpec]) -> int:
         widths = KVWidths.sum(layer.widths for layer in part.values())
-        widths = widths.share(ranks_beside(config))
         return config.block_size * widths.bytes_per_token(config.kv_dtype, itemsize)
 
     itemsize = DTYPES[config.dtype].itemsize
-    if config.pipeline_parallel_size > 1:
-        layers = _by_device(layers, config)[config.device]
     first, rest = divided(layers, plan.host_layers)
     host, own = per_block(first) if first else 0, per_block(rest) + plan.draft_bytes_per_block
     if (own, host) == (plan.bytes_per_block, plan.host_bytes_per_block):

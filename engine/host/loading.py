@@ -25,8 +25,8 @@ from engine.errors import (
     let_go,
 )
 from engine.hardware import garbage
-from engine.hardware.device_map import AUTO, stage_starts
-from engine.hardware.devices import is_cuda, make_current, rank_devices
+from engine.hardware.device_map import AUTO
+from engine.hardware.devices import is_cuda, make_current
 from engine.hardware.machine import free_memory
 from engine.hardware.malloc import give_back, keep_freed
 from engine.hardware.step_threads import while_loading
@@ -46,12 +46,9 @@ from engine.memory.profiling import measure_activations
 from engine.models.architecture import config_named, resolve_class
 from engine.models.checkpoint import Checkpoint
 from engine.models.loader import LoadedModel, LoadRequest, load_model
-from engine.models.placement import not_on_several_devices
+from engine.models.placement import not_offloadable
 from engine.models.smoke_test import check_architecture
 from engine.numerics.scheme import scheme_of
-from engine.parallel.ranks import load_ranks
-from engine.parallel.share import Share
-from engine.parallel.smoke_test import check_division
 from engine.runner.model_runner import probe_kv
 from engine.snapshot import MemoryPlan
 from engine.speculation.draft_loading import draft_source, load_draft
@@ -138,7 +135,6 @@ class _Builder:
         estimated, or other programs have taken memory since. None if this is not to be tried."""
         config = self.config
         is_free = config.gpu_layers == AUTO and is_cuda(config.device)
-        is_free = is_free and len(config.devices) == 1
         if not is_free or config.speculative_method == "eagle3":
             return None
         count: int = self.checkpoint.config.num_hidden_layers
@@ -158,16 +154,11 @@ class _Builder:
         with config_named(checkpoint):
             check_architecture(checkpoint.config, resolve_class(checkpoint), self._check)
             loaded = self._load(plan.host_layers)
-        try:
-            return self._with_cache(loaded, source, plan)
-        except BaseException:
-            if loaded.ranks is not None:
-                loaded.ranks.close()
-            raise
+        return self._with_cache(loaded, source, plan)
 
     def _load(self, host_layers: int) -> LoadedModel:
         config, checkpoint = self.config, self.checkpoint
-        assert config.max_model_len is not None and config.num_threads is not None, "resolved"
+        assert config.max_model_len is not None, "resolved"
         request = LoadRequest(
             checkpoint,
             dtype=DTYPES[config.dtype],
@@ -180,19 +171,7 @@ class _Builder:
             progress=self.progress,
             cancelled=self.cancelled,
         )
-        size = config.tensor_parallel_size
-        if size == 1:
-            starts = stage_starts(config.devices, checkpoint.config.num_hidden_layers)
-            return load_model(dataclasses.replace(request, starts=starts))
-        check_division(checkpoint.config, size)
-
-        def load_share(device: str, share: Share, told: Progress) -> LoadedModel:
-            return load_model(
-                dataclasses.replace(request, device=device, share=share, progress=told)
-            )
-
-        devices = rank_devices(config.device, size)
-        return load_ranks(checkpoint.config, devices, config.num_threads, load_share, self.progress)
+        return load_model(request)
 
     def _with_cache(
         self, loaded: LoadedModel, source: Checkpoint | None, plan: MemoryPlan
@@ -220,7 +199,7 @@ class _Builder:
             plan = dataclasses.replace(measured, undivided_model_len=plan.undivided_model_len)
         plan = with_layers(plan, layers, config)
         planned = plan.num_blocks
-        cache, proposer, plan = caches_that_fit(config, layers, loaded.ranks, draft, plan)
+        cache, proposer, plan = caches_that_fit(config, layers, draft, plan)
         if plan.num_blocks < planned:
             loaded.notices.append(
                 f"The KV cache has {plan.num_blocks:,} blocks "
@@ -253,9 +232,7 @@ class _Builder:
 
     def _probe(self, loaded: LoadedModel) -> dict[int, LayerSpec]:
         """The KV spec of each layer, from the model's first pass, which also shows whether its
-        class supports several devices."""
-        if loaded.ranks is not None:
-            return loaded.ranks.whole_layers
+        class supports CPU offload."""
         try:
             return probe_kv(loaded.model)
         except InferdeckError:
@@ -264,7 +241,7 @@ class _Builder:
             if is_out_of_memory(error) or is_gpu_fault(error):
                 raise
             if len(loaded.device_map.devices) > 1:
-                raise not_on_several_devices(loaded.model, describe(error).cause) from error
+                raise not_offloadable(loaded.model, describe(error).cause) from error
             raise CheckpointError(
                 f"{type(loaded.model).__name__} cannot run with the values in "
                 f"{self.checkpoint.path / 'config.json'}: {in_one_line(error)}.",

@@ -115,7 +115,7 @@ class ModelHost:
         return not {"max_num_seqs", "max_num_batched_tokens", "enable_chunked_prefill", "model",
                     "device", "dtype", "quantization", "max_model_len", "block_size",
                     "kv_cache_dtype", "speculative_method", "num_speculative_tokens", "gpu_layers",
-                    "tensor_parallel_size", "pipeline_parallel_size"} & set(changed)  # fmt: skip
+                    } & set(changed)  # fmt: skip
 
     def with_budget(self, config: EngineConfig) -> EngineConfig:
         """`config` with the measured token budget where it leaves that open."""
@@ -271,7 +271,7 @@ class ModelHost:
                 config, source, assembly.checkpoint, self.runner.model, progress, cancelled
             )
         self.runner.backend, assembly.proposer = build_caches(
-            config, assembly.layers, assembly.loaded.ranks, draft, plan
+            config, assembly.layers, draft, plan
         )
         assembly.draft, assembly.plan, assembly.config = draft, plan, config
         assembly.measure()

@@ -6,8 +6,7 @@ from collections.abc import Mapping
 
 from engine.config import EngineConfig
 from engine.errors import ConfigError
-from engine.hardware.device_map import CHOICES
-from engine.hardware.devices import is_cuda, resolve_device, resolve_ranks
+from engine.hardware.devices import is_cuda, resolve_device
 from engine.hardware.machine import default_dtype, machine_info
 from engine.host.token_budget import BUDGET_ON_GPU
 from engine.memory.plan import NOTHING, automatic_length
@@ -35,8 +34,6 @@ def resolve(
     scheme_of(config, checkpoint.quantization, checkpoint.name)  # refused before anything is loaded
     machine = machine_info()
     device = resolve_device(config.device)
-    if max(config.tensor_parallel_size, config.pipeline_parallel_size) > 1:
-        _check_ranks(config, device)
     dtype = config.dtype
     if dtype == "auto":
         dtype = default_dtype(checkpoint.dtype, count_parameters(checkpoint.config), device)
@@ -47,27 +44,3 @@ def resolve(
     if is_cuda(device) and config.max_num_batched_tokens is None:  # elsewhere it is measured
         config = config.replace(max_num_batched_tokens=BUDGET_ON_GPU)
     return config.replace(max_model_len=length), checkpoint
-
-
-def _check_ranks(config: EngineConfig, device: str) -> None:
-    """Raise ConfigError for too few GPUs, or settings that exclude several devices."""
-    ranks, stages = config.tensor_parallel_size, config.pipeline_parallel_size
-    if ranks > 1 and stages > 1:
-        raise ConfigError(
-            f"tensor_parallel_size {ranks} and pipeline_parallel_size {stages} cannot "
-            "be combined.",
-            "Set one of them to 1.",
-        )
-    name = "tensor_parallel_size" if ranks > 1 else "pipeline_parallel_size"
-    if stages > 1 and not is_cuda(device):
-        raise ConfigError(
-            f"pipeline_parallel_size {stages} on {device}: pipeline parallelism requires GPUs.",
-            f"Use {stages} NVIDIA GPUs (device cuda:0), or set pipeline_parallel_size to 1.",
-        )
-    resolve_ranks(device, max(ranks, stages), name)
-    if is_cuda(device) and config.gpu_layers not in CHOICES:
-        raise ConfigError(
-            f"gpu_layers {config.gpu_layers} with {name} {max(ranks, stages)}: CPU offload "
-            "requires a single GPU.",
-            f'Set gpu_layers to "all", or {name} to 1.',
-        )

@@ -64,18 +64,6 @@ class ModelSizes:
     def kv_bytes_per_token(self, dtype: KVDtype) -> int:
         return self.kv.bytes_per_token(dtype, self.itemsize)
 
-    def share(self, size: int) -> ModelSizes:
-        """The part of one of `size` ranks (see `engine.parallel`). What each has whole, norms and
-        routers, is too little to be counted; logits are all on the first one."""
-        divided = ("weights", "intermediate_size", "num_heads", "embeddings")
-        return replace(
-            self,
-            kv=self.kv.share(size),
-            layer_weights=tuple(-(-weights // size) for weights in self.layer_weights),
-            layer_kv=tuple(kv.share(size) for kv in self.layer_kv),
-            **{name: -(-getattr(self, name) // size) for name in divided},
-        )
-
     def part(self, first: int, last: int) -> ModelSizes:
         """The part of a device that has the layers from `first` to before `last`: embeddings are
         beside the first layer, and all else beside the last. (A tied head has weights of its own

@@ -12,7 +12,6 @@ what all its slots need.)
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -24,7 +23,7 @@ import torch
 from engine.attention.gpu import WORKSPACE_BYTES
 from engine.config import SETTINGS, EngineConfig
 from engine.errors import OutOfMemoryError
-from engine.hardware.device_map import host_layers_of, stage_starts
+from engine.hardware.device_map import host_layers_of
 from engine.hardware.devices import CPU, is_cuda
 from engine.hardware.machine import free_memory
 from engine.memory.model_sizes import ModelSizes, head_sizes, model_sizes, sizes_of
@@ -57,26 +56,18 @@ def plan_memory(
     host_memory: tuple[int, int] | None = None,
     activations: int | None = None,
     host_layers: int | None = None,
-    stage: int = 0,
 ) -> MemoryPlan:
     """Plan for `checkpoint` under `config` (its device, dtype and max_model_len resolved).
 
-    Of several ranks on as many GPUs it is the plan of each; of several stages that of the first, or
-    of `stage`, with as many blocks as all have room for.
-
     `in_use`: bytes that this engine holds now on each device, and gives back first. `memory`,
-    `host_memory`: (free, total) of the device and of RAM, measured if None: of the GPU that has
-    least, where there are several. `activations`: bytes of a step, estimated if None; what a GPU
-    holds beside its steps is added. `host_layers`: of a model that is loaded; None: what the
-    configuration says, or as few as make it fit.
+    `host_memory`: (free, total) of the device and of RAM, measured if None. `activations`: bytes of
+    a step, estimated if None; what a GPU holds beside its steps is added. `host_layers`: of a model
+    that is loaded; None: what the configuration says, or as few as make it fit.
     Raises UnsupportedModelError, or OutOfMemoryError with the numbers.
     """
-    free, total = min(
-        (min(free + in_use.get(name, 0), total), total)
-        for name in config.devices
-        for free, total in [memory or free_memory(name)]
-    )
-    sizes = sizes_of(checkpoint, config).share(ranks_beside(config))
+    free, total = memory or free_memory(config.device)
+    free = min(free + in_use.get(config.device, 0), total)
+    sizes = sizes_of(checkpoint, config)
     draft = None
     if config.speculative_method == "draft_model":
         source = open_draft(config)
@@ -85,13 +76,9 @@ def plan_memory(
         draft = head_sizes(open_draft(config), checkpoint, getattr(torch, config.dtype))
     if host_layers is None:
         count = len(sizes.layer_weights)
-        is_one = config.tensor_parallel_size == config.pipeline_parallel_size == 1
-        host_layers = host_layers_of(config.device, config.gpu_layers, count) if is_one else 0
+        host_layers = host_layers_of(config.device, config.gpu_layers, count)
 
     on_device = partial(plan, free=free, total=total, draft=draft, activations=activations)
-    if config.pipeline_parallel_size > 1:
-        plans = _plan_stages(sizes, config, on_device)
-        return plans[stage].with_blocks(min(plan.num_blocks for plan in plans))
     if host_layers == 0:
         return on_device(sizes, config)
     ram, all_ram = host_memory or free_memory()
@@ -112,21 +99,8 @@ def plan_memory(
     raise OutOfMemoryError(f"{problem.cause} CPU offload is insufficient.", problem.remedy)
 
 
-def _plan_stages(sizes: ModelSizes, config: EngineConfig, on_device: PlanPart) -> list[MemoryPlan]:
-    """The plan of each stage, in the memory of the GPU that has least."""
-    devices = config.devices
-    count = len(sizes.layer_weights)
-    starts = [0, *(start for start, _ in stage_starts(devices, count)), count]
-    return [
-        _plan_part(
-            on_device, sizes.part(first, last), config, f"Layers {first} to {last - 1} on {device}"
-        )
-        for device, (first, last) in zip(devices, itertools.pairwise(starts), strict=True)
-    ]
-
-
 def _plan_part(
-    plan: PlanPart, sizes: ModelSizes, config: EngineConfig, where: str, remedy: str = ""
+    plan: PlanPart, sizes: ModelSizes, config: EngineConfig, where: str, remedy: str
 ) -> MemoryPlan:
     try:
         return plan(sizes, config)
@@ -195,12 +169,6 @@ def _undivided_len(sizes: ModelSizes, config: EngineConfig, on_gpu: PlanPart) ->
         except OutOfMemoryError:
             length //= 2
     return 0
-
-
-def ranks_beside(config: EngineConfig) -> int:
-    """Number of GPUs among which tensor parallelism divides the model; 1 on the CPU, whose ranks
-    share its memory."""
-    return config.tensor_parallel_size if is_cuda(config.device) else 1
 
 
 def _block_bytes(sizes: ModelSizes, config: EngineConfig) -> int:

@@ -8,16 +8,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-import torch
 from torch import Tensor
 
 from engine.errors import CheckpointError, UnsupportedModelError
 from engine.formats.safetensors_file import TensorInfo
-from engine.formats.tensor_reader import TensorReader, torch_dtype
+from engine.formats.tensor_reader import TensorReader
 from engine.kernels.embedding import CHUNK_ROWS
 from engine.models.architecture import build_on_meta
 from engine.models.weight_checks import is_turned
-from engine.models.weight_map import Index, Placement, map_weights
+from engine.models.weight_map import Placement, map_weights
 from engine.numerics.codes import Codes, in_turns
 from engine.numerics.scheme import weights_to_hold
 
@@ -25,9 +24,6 @@ if TYPE_CHECKING:
     from engine.models.loader import LoadRequest
     from engine.models.materialise import Slots
     from engine.models.targets import Target
-
-_READ_AT_ONCE = 64 * 2**20
-"""Bytes of a tensor of which only some columns are needed."""
 
 
 class DiskWeights:
@@ -39,7 +35,7 @@ class DiskWeights:
     """
 
     def __init__(self, request: LoadRequest) -> None:
-        self._request, self._share = request, request.share
+        self._request = request
         self._reference = build_on_meta(request.checkpoint.config)
         checkpoint, stored = request.checkpoint, request.checkpoint.quantization
         self._matrices = {}
@@ -90,7 +86,7 @@ class DiskWeights:
     def open(self, in_targets: set[str]) -> Iterator[None]:
         """Ready to read, for as long as the context lasts. in_targets: names of weights that are
         read whole, by `values`."""
-        request, total = self._request, self._bytes_to_read(in_targets)
+        request, total = self._request, self._weights.total_bytes
         with TensorReader(total, request.progress, request.cancelled) as self._reader:
             self._check_spare_biases()
             self._untie_different()
@@ -107,7 +103,6 @@ class DiskWeights:
 
     def fill(self, slots: Slots) -> None:
         """Write every weight that has a slot, but for tied names."""
-        share = self._share
         for info, name, part in sorted(
             self._weights.placements, key=lambda p: (str(p.info.file), p.info.offset)
         ):
@@ -116,60 +111,18 @@ class DiskWeights:
             view = slots[name].view()
             if part and is_turned(self._reference, name):
                 view = view.mT
-            if share is not None and share.is_cut(name):
-                self._fill_shard(info, name, part, view)
-            elif share is not None and not share.has(name):
-                view[part].zero_()
-            else:
-                self._reader.copy_into(info, view[part] if part else view)
+            self._reader.copy_into(info, view[part] if part else view)
         for conversion in self._weights.conversions:
             if conversion.name not in slots:
                 continue
             for name, value in conversion.compute(self._reference, self._reader).items():
                 target = slots[name].view()
-                value = value if share is None else share.cut(name, value)
                 if value.shape != target.shape:
                     raise CheckpointError(
                         f"{name} has shape {list(value.shape)}; expected {list(target.shape)}.",
                         "Check that config.json matches these weights.",
                     )
                 target.copy_(value)
-
-    def _fill_shard(self, info: TensorInfo, name: str, part: Index, view: Tensor) -> None:
-        """`view`: of the rank's own weight, turned where the part is one of [out, in]."""
-        assert self._share is not None
-        turned = bool(part) and is_turned(self._reference, name)
-        pieces = self._share.pieces(name, part, info.shape, turned)
-        if self._share.is_padded(name):
-            view.zero_()
-        if not pieces:
-            return
-        if pieces[0].dim == 0:
-            for _, start, end, place in pieces:
-                self._reader.copy_into(info.rows(start, end), view[place])
-            return
-        step = max(1, _READ_AT_ONCE * info.shape[0] // max(1, info.nbytes))
-        for first in range(0, info.shape[0], step):
-            tensor = self._reader.read(info.rows(first, min(first + step, info.shape[0])))
-            for dim, start, end, place in pieces:
-                wanted = tensor.narrow(dim, start, end - start)
-                view[place][first : first + len(tensor)].copy_(wanted)
-
-    def _bytes_to_read(self, read_whole: set[str]) -> int:
-        """read_whole: names of weights that are sharded after they were read."""
-        total, share = self._weights.total_bytes, self._share
-        if share is None:
-            return total
-        for info, name, part in self._weights.placements:
-            if not share.has(name):
-                total -= info.nbytes
-            elif share.is_cut(name) and name not in read_whole:
-                turned = bool(part) and is_turned(self._reference, name)
-                pieces = share.pieces(name, part, info.shape, turned)
-                rows = sum(piece.end - piece.start for piece in pieces)
-                if not pieces or pieces[0].dim == 0:
-                    total -= info.nbytes - rows * (info.nbytes // info.shape[0])
-        return total
 
     def _untie_different(self) -> None:
         """Tied names that are both on disk with different values are not tied, as in
@@ -194,12 +147,6 @@ class DiskWeights:
     def values(self, name: str, expert: int | None) -> Iterator[Codes | Tensor]:
         """The parts of a weight (of one expert), row after row: codes as the checkpoint has them,
         or plain tensors [n, in]."""
-        if self._share is None:
-            return self._whole(name, expert)
-        turned = is_turned(self._reference, name)
-        return self._share.matrix(name, expert is not None, turned, self._whole(name, expert))
-
-    def _whole(self, name: str, expert: int | None) -> Iterator[Codes | Tensor]:
         turned = is_turned(self._reference, name)
         # experts that are separate on disk are [out, in], whatever the class stores
         is_cut = any(placement.part for placement in self._placements[name])
@@ -241,14 +188,5 @@ class DiskWeights:
     def rows(self, name: str) -> Iterator[Tensor]:
         """Plain rows of a weight, CHUNK_ROWS at a time."""
         for info, _, _ in self._placements[name]:
-            if self._share is None:
-                for start in range(0, info.shape[0], CHUNK_ROWS):
-                    yield self._reader.read(
-                        info.rows(start, min(start + CHUNK_ROWS, info.shape[0]))
-                    )
-                continue
-            nothing = torch.empty(0, *info.shape[1:], dtype=torch_dtype(info))
-            for part, missing in self._share.rows(name, info, CHUNK_ROWS):
-                read = nothing if part is None else self._reader.read(part)
-                zeros = nothing.new_zeros(missing, *nothing.shape[1:])
-                yield torch.cat((read, zeros)) if missing else read
+            for start in range(0, info.shape[0], CHUNK_ROWS):
+                yield self._reader.read(info.rows(start, min(start + CHUNK_ROWS, info.shape[0])))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from functools import cached_property
@@ -20,7 +19,6 @@ if TYPE_CHECKING:
     from engine.models.loader import LoadRequest
     from engine.models.materialise import Slots
     from engine.models.targets import Target
-    from engine.parallel.share import Share
 
 GENERATING = "Generating random weights"
 POOL = 4 * 1024 * 1024  # elements: a size that stays in the last-level cache
@@ -41,15 +39,8 @@ class DummyFiller:
         pool = torch.empty(size).normal_(0.0, std, generator=self._generator)
         self._pool = pool.to(dtype)
         self._near = self._pool  # the same where the last tensor lies
-        self._seed = seed
 
-    def fill(self, name: str, tensor: Tensor, share: Share | None = None, piece: int = 0) -> None:
-        """share: of a tensor parallel rank, whose values are its own where the weight is sharded.
-        piece: of a weight that is filled piece by piece."""
-        if share is not None:
-            rank = 1 + share.rank if share.is_cut(name) else 0
-            mixed = zlib.crc32(f"{self._seed} {rank} {name} {piece}".encode())
-            self._generator.manual_seed(mixed)
+    def fill(self, name: str, tensor: Tensor) -> None:
         if not tensor.is_floating_point():
             tensor.zero_()
         elif tensor.dim() >= 2:
@@ -87,7 +78,7 @@ class DummyWeights:
         self._request = request
         stored = request.checkpoint.quantization
         self.scheme = request.scheme if stored is None else scheme_like(stored)
-        self._reference = build_on_meta(request.config)
+        self._reference = build_on_meta(request.checkpoint.config)
         has_quantized = stored is not None or self.scheme.method != "none"
         self.quantized = weights_to_hold(self._reference) if has_quantized else {}
         self.tied: dict[str, str] = dict(getattr(self._reference, "all_tied_weights_keys", {}))
@@ -112,7 +103,7 @@ class DummyWeights:
         done = 0
         for name, view in views.items():
             self._request.check()
-            filler.fill(name, view, self._request.share)
+            filler.fill(name, view)
             done += view.nbytes
             self._request.progress(GENERATING, done, total)
 
@@ -126,15 +117,15 @@ class DummyWeights:
             done += size * itemsize
 
     def values(self, name: str, expert: int | None) -> list[Tensor]:
-        return [self._random(name, self.quantized[name][-2:], expert or 0)]
+        return [self._random(name, self.quantized[name][-2:])]
 
     def rows(self, name: str) -> Iterator[Tensor]:
         count, width = self._reference.get_parameter(name).shape
         for start in range(0, count, CHUNK_ROWS):
-            yield self._random(name, (min(CHUNK_ROWS, count - start), width), start)
+            yield self._random(name, (min(CHUNK_ROWS, count - start), width))
 
-    def _random(self, name: str, shape: tuple[int, ...], piece: int) -> Tensor:
+    def _random(self, name: str, shape: tuple[int, ...]) -> Tensor:
         request = self._request
         tensor = torch.empty(shape, dtype=request.dtype, device=request.device_map.of(name))
-        self._filler.fill(name, tensor, request.share, piece)
+        self._filler.fill(name, tensor)
         return tensor

@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
@@ -31,7 +30,7 @@ from engine.models.checkpoint import Checkpoint
 from engine.models.disk_weights import DiskWeights
 from engine.models.dummy import DummyWeights
 from engine.models.layers.experts import EXPERTS
-from engine.models.layers.offload import SplitForward, carry_between_gpus
+from engine.models.layers.offload import SplitForward
 from engine.models.layers.positions import give_positions
 from engine.models.layers.replacement import apply_all
 from engine.models.layers.rotary import TABLE, table_swaps
@@ -48,10 +47,6 @@ from engine.models.prepare import Prepared, kinds_that_agree, prepare
 from engine.models.targets import block_weights, find_head, outcome, targets
 from engine.numerics.scheme import PLAIN, Scheme
 
-if TYPE_CHECKING:
-    from engine.parallel.ranks import Ranks
-    from engine.parallel.share import Share
-
 Progress = Callable[[str, int, int], None]
 WeightSource = DiskWeights | DummyWeights
 
@@ -60,7 +55,7 @@ WeightSource = DiskWeights | DummyWeights
 class LoadedModel:
     """A model in memory, in eval mode, without gradients. `bytes_on`: measured bytes on each
     device. `kernels`: the implementations by operation, for people. `crossing`: for CPU offload.
-    `ranks`: for tensor parallelism, where `model` is that of the first rank."""
+    """
 
     model: nn.Module
     bytes_on: dict[str, int]
@@ -68,7 +63,6 @@ class LoadedModel:
     notices: list[str] = field(default_factory=list)
     kernels: dict[str, str] = field(default_factory=dict)
     crossing: SplitForward | None = None
-    ranks: Ranks | None = None
 
     @property
     def weights_bytes(self) -> int:
@@ -81,9 +75,7 @@ class LoadRequest:
 
     load_format: "auto" reads the safetensors, "dummy" fills with random weights of `seed`. scheme:
     how unquantized weights of the checkpoint are quantized. host_layers: number of first layers
-    that go to the CPU, with what comes before them. starts: (first layer, device) of each further
-    GPU of a pipeline. share: of a tensor parallel rank. progress(stage, done, total) counts
-    bytes.
+    that go to the CPU, with what comes before them. progress(stage, done, total) counts bytes.
     """
 
     checkpoint: Checkpoint
@@ -93,23 +85,16 @@ class LoadRequest:
     seed: int
     max_model_len: int
     host_layers: int = 0
-    starts: tuple[tuple[int, str], ...] = ()
     scheme: Scheme = PLAIN
-    share: Share | None = None
     progress: Progress = lambda stage, done, total: None
     cancelled: Callable[[], bool] = lambda: False
 
     @cached_property
     def device_map(self) -> DeviceMap:
-        if not self.host_layers and not self.starts:
+        if not self.host_layers:
             return DeviceMap(self.device)
         reference = build_on_meta(self.checkpoint.config)
-        return place(reference, self.device, self.host_layers, self.starts)
-
-    @property
-    def config(self) -> Any:
-        """Of the model that is built: the checkpoint's, or that of a rank's shard."""
-        return self.checkpoint.config if self.share is None else self.share.config
+        return place(reference, self.device, self.host_layers)
 
     @property
     def is_quantized(self) -> bool:
@@ -146,7 +131,7 @@ def _load(request: LoadRequest) -> LoadedModel:
     request.progress("Checking", 0, 0)
     with_experts = any(len(shape) == 3 for shape in source.quantized.values())
     agreed, kernels = _agreed(request, with_experts)
-    unfilled = build_on_meta(request.config)
+    unfilled = build_on_meta(request.checkpoint.config)
     bind_masks(unfilled, length)
     give_positions(unfilled)
     prepared = prepare(
@@ -164,7 +149,6 @@ def _load(request: LoadRequest) -> LoadedModel:
     compute_buffers(model, device_map)
     notices = [*source.notices, *_slow_kernels(request), *freeze_rotary(model, length)]
     crossing = SplitForward(model, device_map) if device_map.host_layers else None
-    carry_between_gpus(model, device_map)
     if TABLE in agreed:
         apply_all(list(table_swaps(model, length, dtype)))
     blocked = block_weights(model, dtype, request.progress, request.cancelled)
@@ -185,7 +169,7 @@ def _agreed(request: LoadRequest, with_experts: bool) -> tuple[frozenset[str], d
         make_current(name)
         found.append(
             kinds_that_agree(
-                request.config, request.max_model_len, request.dtype, name, with_experts
+                request.checkpoint.config, request.max_model_len, request.dtype, name, with_experts
             )
         )
     refused = {k: text for stay, told in found for k, text in told.items() if k not in stay}

@@ -1,4 +1,4 @@
-"""Assigns the modules of a model to devices: CPU offload and pipelines."""
+"""Assigns the modules of a model to devices, for CPU offload."""
 
 from __future__ import annotations
 
@@ -15,18 +15,12 @@ from engine.models.layers.replacement import list_of_layers
 from engine.runner.model_runner import forward, without_padding_check
 
 
-def place(
-    reference: nn.Module,
-    device: str,
-    host_layers: int,
-    starts: tuple[tuple[int, str], ...] = (),
-) -> DeviceMap:
+def place(reference: nn.Module, device: str, host_layers: int) -> DeviceMap:
     """`reference`, the unmodified class on the meta device, with so many of its layers, and what
-    comes before them, on the CPU; from each of `starts` on, on its device, the last of which has
-    what comes after the layers too; and all else on `device`. Raises UnsupportedModelError for a
+    comes before them, on the CPU, and all else on `device`. Raises UnsupportedModelError for a
     class of which that is not found out."""
     if any(map(shares_kv, reference.modules())):
-        raise not_on_several_devices(reference, "layers share the KV cache of earlier layers.")
+        raise not_offloadable(reference, "layers share the KV cache of earlier layers.")
     path, layers = list_of_layers(reference)
     paths = {id(module): path for path, module in reference.named_modules()}
     before: list[str] = []
@@ -36,7 +30,7 @@ def place(
         else:  # it is computed around the layers: what it has itself counts, not what is in it
             own = (*module._parameters, *module._buffers)
             before += [f"{paths[id(module)]}.{one}".removeprefix(".") for one in own]
-    return DeviceMap(device, host_layers, path, tuple(before), starts)
+    return DeviceMap(device, host_layers, path, tuple(before))
 
 
 class _ReachedLayersError(Exception):
@@ -78,11 +72,11 @@ def _before(model: nn.Module, layers: nn.ModuleList) -> list[nn.Module]:
         config._attn_implementation = attention
         for hook in hooks:
             hook.remove()
-    raise not_on_several_devices(model, f"cannot identify modules before the layers ({problem}).")
+    raise not_offloadable(model, f"cannot identify modules before the layers ({problem}).")
 
 
-def not_on_several_devices(model: nn.Module, why: str) -> UnsupportedModelError:
+def not_offloadable(model: nn.Module, why: str) -> UnsupportedModelError:
     return UnsupportedModelError(
-        f"{type(model).__name__} does not support multiple devices: {why}",
-        'Set gpu_layers to "all" and pipeline_parallel_size to 1, or set device to cpu.',
+        f"{type(model).__name__} does not support CPU offload: {why}",
+        'Set gpu_layers to "all", or set device to cpu.',
     )

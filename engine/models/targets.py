@@ -158,7 +158,7 @@ class Head:
 
 def find_head(model: nn.Module, device_map: DeviceMap) -> Head | str:
     """Head and embeddings of a model; or why they are not quantized."""
-    device = torch.device(device_map.last)
+    device = torch.device(device_map.device)
     if device.type != "cpu" and not is_usable(device):
         return "int8 matmul on a GPU needs Triton"
     head = model.get_output_embeddings()  # type: ignore[operator]

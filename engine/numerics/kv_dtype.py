@@ -46,10 +46,6 @@ class KVWidths(NamedTuple):
     values: int = 0
     heads: int = 0
 
-    def share(self, size: int) -> KVWidths:
-        """What each of `size` ranks stores of it."""
-        return KVWidths(*(number // size for number in self))
-
     @classmethod
     def sum(cls, parts: Iterable[KVWidths]) -> KVWidths:
         return cls(*map(sum, zip(*parts, strict=True)))

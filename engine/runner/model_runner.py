@@ -23,7 +23,7 @@ from engine.runner.recording import DecodeRecordings, can_record
 
 
 class ModelRunner:
-    """One rank's model and KV cache. Scheduler and block pool know nothing of either."""
+    """A model and its KV cache. Scheduler and block pool know nothing of either."""
 
     def __init__(
         self, model: nn.Module, backend: AttentionBackend, device: torch.device | str = "cpu"
@@ -35,7 +35,6 @@ class ModelRunner:
         self.graphs: DecodeGraphs | None = None
         self.recordings: DecodeRecordings | None = None
         self.was_replayed = False  # the last step that was executed
-        self.exchange_s = 0.0  # of it: what the first of several ranks waited for the others
         self._staging = Staging(self.device)
 
     def capture(

@@ -29,9 +29,8 @@ class ModelInfo:
     `experts_per_token` out of `num_experts`. `quantization`: the weight format of linear layers
     ("": unquantized). Of `weights_bytes`, `output_bytes` are the output layer's, `lookup_bytes`
     those of the input embedding above, `expert_bytes` those of experts. `device_name`: the name of
-    `device`, with its cores for a CPU, and with the offloaded layers. `num_ranks`: ranks that
-    compute each layer together; `num_stages`: GPUs of a pipeline. `token_budget`: the measured one;
-    None if it was not measured.
+    `device`, with its cores for a CPU, and with the offloaded layers. `token_budget`: the
+    measured one; None if it was not measured.
     """
 
     name: str
@@ -61,19 +60,12 @@ class ModelInfo:
     output_bytes: int = 0
     lookup_bytes: int = 0
     expert_bytes: int = 0
-    num_ranks: int = 1
-    num_stages: int = 1
     token_budget: TokenBudget | None = None
 
     @property
     def is_described(self) -> bool:
         """Whether more is known than its name, and (as `device`) the server."""
         return bool(self.architecture)
-
-    @property
-    def num_gpus(self) -> int:
-        """GPUs of all ranks or stages; 0 on the CPU."""
-        return max(self.num_ranks, self.num_stages) if self.device.startswith("cuda") else 0
 
     @property
     def body_bytes(self) -> int:

@@ -46,9 +46,7 @@ class StepRecord:
     entries: a tuple, or an equal `PackedEntries` for long-lived records. held_back: requests that
     waited although a batch slot was free, because of static batching. kv_usage: share of the KV
     blocks in use during the step, including requests that ended with it; None if not recorded
-    (older recordings). num_threads: on the CPU; 0 on a GPU, or if not recorded. exchange_s: part of
-    model_s in which the first of several ranks waited for the others and summed; 0 with one rank,
-    and on GPUs, whose host does not wait.
+    (older recordings). num_threads: on the CPU; 0 on a GPU, or if not recorded.
     """
 
     index: int
@@ -67,7 +65,6 @@ class StepRecord:
     held_back: tuple[str, ...] = ()
     kv_usage: float | None = None
     num_threads: int = 0
-    exchange_s: float = 0.0
 
     @property
     def end(self) -> float:

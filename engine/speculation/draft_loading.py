@@ -123,18 +123,6 @@ def draft_source(
     if config.speculative_method == "draft_model":
         return check_draft(config, checkpoint, tokenizer)
     if config.speculative_method == "eagle3":
-        if config.tensor_parallel_size > 1:
-            raise DraftModelError(
-                "EAGLE-3 needs all embeddings on one device; tensor parallelism shards them "
-                f"across {config.tensor_parallel_size} devices.",
-                "Set speculative_method to draft_model or ngram, or tensor_parallel_size to 1.",
-            )
-        if config.pipeline_parallel_size > 1:
-            raise DraftModelError(
-                "EAGLE-3 needs all hidden states on one device; pipeline parallelism "
-                f"splits the layers across {config.pipeline_parallel_size} GPUs.",
-                "Set speculative_method to draft_model or ngram, or pipeline_parallel_size to 1.",
-            )
         if host_layers:
             raise DraftModelError(
                 "EAGLE-3 needs all hidden states and embeddings on one device; CPU offload puts "

@@ -110,7 +110,6 @@ def launch(
     timer.schedule_s = planned - timer.start + packed - drafted
     timer.draft_s = drafted - planned
     timer.model_s, timer.sample_s = computed - packed, launched - computed
-    timer.exchange_s = host.runner.exchange_s
     is_replayed = host.runner.was_replayed
     return InFlightStep(plan, sampling, verification, timer, launched, is_replayed=is_replayed)
 

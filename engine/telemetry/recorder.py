@@ -33,7 +33,6 @@ class StepTimer:
     model_s: float = 0.0
     sample_s: float = 0.0
     commit_s: float = 0.0
-    exchange_s: float = 0.0
 
     def add_wait(self, before_s: float, reading_s: float, sampled_s: float | None) -> None:
         """From the end of the launch until the tokens were read. reading_s: the last part of it, in
@@ -109,7 +108,6 @@ class Recorder:
                 held_back=tuple(r.request_id for r in plan.held_back),
                 kv_usage=kv_usage,
                 num_threads=timer.num_threads,
-                exchange_s=timer.exchange_s,
             )
         )
         self.num_steps += 1

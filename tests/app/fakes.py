@@ -341,8 +341,6 @@ class FakeEngineThread(threading.Thread):
             num_heads=4, num_kv_heads=2, head_dim=64, vocab_size=4096, max_model_len=2048,
             is_dummy=self._config.load_format == "dummy", has_chat_template=True, notices=notices,
             output_bytes=4_200_000, device_name=machine_name(),
-            num_ranks=self._config.tensor_parallel_size,
-            num_stages=self._config.pipeline_parallel_size,
         )  # fmt: skip
 
     @property

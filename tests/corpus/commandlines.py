@@ -16,9 +16,8 @@ TEXTS = {"empty": "", "unknown": "nope", "zero_byte_escape": "\\0", "long": "x" 
          "surrogate": "\udcff", "number": "5"}  # fmt: skip
 CHOICES = ("--device", "--dtype", "--load-format", "--quantization", "--quantization-head",
            "--batching", "--speculative-method", "--kv-cache-dtype", "--kv-allocation")  # fmt: skip
-ENGINE = ("--gpu-layers", "--tensor-parallel-size", "--pipeline-parallel-size",
-          "--quantization-group-size", "--max-model-len", "--num-threads", "--max-num-seqs",
-          "--max-num-batched-tokens", "--watermark", "--num-speculative-tokens",
+ENGINE = ("--gpu-layers", "--quantization-group-size", "--max-model-len", "--num-threads",
+          "--max-num-seqs", "--max-num-batched-tokens", "--watermark", "--num-speculative-tokens",
           "--prompt-lookup-min", "--prompt-lookup-max", "--block-size", "--kv-cache-memory-bytes",
           "--gpu-memory-utilization")  # fmt: skip
 SAMPLING = ("--temperature", "--top-p", "--top-k", "--min-p", "--repetition-penalty",

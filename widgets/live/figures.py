@@ -11,7 +11,7 @@ import numpy as np
 from PySide6.QtCore import QPointF, QRectF
 from PySide6.QtGui import QColor, QPainter, QPen, QPolygonF
 
-from engine.snapshot import EngineSnapshot, ModelInfo, RequestState
+from engine.snapshot import EngineSnapshot, RequestState
 from engine.snapshot.metrics import METRICS, Metric
 from engine.units import (
     NOTHING,
@@ -192,11 +192,8 @@ def age_text(newest: float, now: float) -> str:
 
 
 def placement_text(snapshot: EngineSnapshot) -> str:
-    """Placement of a model on several devices; "" for one device."""
-    memory, model = snapshot.memory, snapshot.model
-    if model.num_gpus > 1:
-        parallel = "tensor" if model.num_ranks > 1 else "pipeline"
-        return f"Memory of {model.device} only; {parallel} parallelism on {model.num_gpus} GPUs"
+    """Placement of a model with CPU offload; "" for one device."""
+    memory = snapshot.memory
     if not memory.plan.host_layers:
         return ""
     return (
@@ -216,30 +213,19 @@ def precision_text(snapshot: EngineSnapshot) -> str:
 
 
 def device_text(snapshot: EngineSnapshot) -> str:
-    """cpu, 2 threads; cuda:0, H200; cuda:0, TP 2, H200; cuda:0, PP 2, H200; cuda:0 20/32 layers,
-    H200; or the server's make."""
+    """cpu, 2 threads; cuda:0, H200; cuda:0 20/32 layers, H200; or the server's make."""
     device, threads = snapshot.model.device, getattr(snapshot.config, "num_threads", None)
-    several = parallel_text(snapshot.model)
     if device.startswith("cuda"):
         name = snapshot.model.device_name
         in_ram, count = snapshot.memory.plan.host_layers, snapshot.model.num_layers
         if in_ram:
             device += f" {count - in_ram}/{count} layers"
-        if in_ram or several:
-            name = name.partition(",")[0]  # without the CPU and the kind of parallelism
-        name = name.removeprefix(f"{snapshot.model.num_gpus} x ")
+            name = name.partition(",")[0]  # without the CPU
         name = name.removeprefix("NVIDIA ").removeprefix("GeForce ")
-        return ", ".join(filter(None, (device, several, name)))
+        return ", ".join(filter(None, (device, name)))
     has_threads = device == "cpu" and threads
     words = f"{threads} thread{'' if threads == 1 else 's'}" if has_threads else ""
-    return ", ".join(filter(None, (device, several, words)))
-
-
-def parallel_text(model: ModelInfo) -> str:
-    """TP 2; PP 2; "" on one device."""
-    if model.num_stages > 1:
-        return f"PP {model.num_stages}"
-    return f"TP {model.num_ranks}" if model.num_ranks > 1 else ""
+    return ", ".join(filter(None, (device, words)))
 
 
 def state_text(snapshot: EngineSnapshot) -> tuple[str, StateKind]:

@@ -40,7 +40,7 @@ def step_text(step: StepRecord) -> str:
 
 
 def time_text(step: StepRecord) -> str:
-    """ "model 75 % (communication 1.2 ms) · sampling 25 %"."""
+    """ "model 75 % · sampling 25 %"."""
     parts = (
         ("drafting", step.draft_s), ("model", step.model_s), ("sampling", step.sample_s),
         ("scheduling", step.schedule_s), ("commit", step.commit_s),
@@ -48,10 +48,8 @@ def time_text(step: StepRecord) -> str:
     known = [(name, seconds) for name, seconds in parts if seconds > 0]
     if not known or step.duration <= 0:
         return ""
-    shares = {name: f"{name} {percent_text(seconds / step.duration)}" for name, seconds in known}
-    if step.exchange_s > 0 and "model" in shares:
-        shares["model"] += f" (communication {duration_text(step.exchange_s)})"
-    return " · ".join(shares.values())
+    shares = [f"{name} {percent_text(seconds / step.duration)}" for name, seconds in known]
+    return " · ".join(shares)
 
 
 def batch_text(step: StepRecord, name: Name) -> str:

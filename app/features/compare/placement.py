@@ -17,7 +17,6 @@ from enum import Enum, auto
 from typing import Any, NamedTuple
 
 from app.features.models.estimate import Estimate
-from app.features.models.placement import each_of
 from app.window.settings_store import RecentModel
 from engine.config import SETTINGS, EngineConfig
 from engine.hardware.device_map import AUTO
@@ -109,8 +108,7 @@ def decide(
     if need is None:
         return in_turn(f"No memory estimate for the {side} side. {found.problem}", config, taken)
     planned, room = plan.predicted, min(plan.limit - plan.predicted, need.limit)
-    has = f"{bytes_text(planned)} {each_of(len(taken.devices))}".rstrip()
-    needs = f"{bytes_text(need.everywhere)} {need.where}".rstrip()
+    has, needs = bytes_text(planned), bytes_text(need.everywhere)
     numbers = f"{other} side {has}, {side} side {needs}, {bytes_text(plan.limit)} usable"
     is_squeezed = need.in_ram is not None and config.gpu_layers == AUTO
     if need.needed > room or not need.fits or is_squeezed:

@@ -37,7 +37,7 @@ class Compared:
 @dataclass(frozen=True, slots=True)
 class MemoryFigures:
     """Planned and measured memory, in bytes. `touched`: the part of the KV cache that was written
-    to. `reuses`: as of `MemoryTracker`. With several GPUs, of the first."""
+    to. `reuses`: as of `MemoryTracker`."""
 
     memory: MemorySnapshot
     model: ModelInfo

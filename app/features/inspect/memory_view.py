@@ -138,8 +138,6 @@ class MemoryPanel(QFrame):
         for widget in (self._ram_title, self.ram, self.ram_line, self.ram_cache_line):
             widget.setVisible(plan.host_layers > 0)
         title = "Model"
-        if model.num_gpus > 1:
-            title = f"Model on {model.device} (1 of {model.num_gpus} GPUs)"
         if plan.host_layers:
             own = model.num_layers - plan.host_layers
             title = f"Model on {model.device} ({own} of {model.num_layers} layers)"

@@ -28,7 +28,6 @@ from engine.units import (
     bytes_text,
     compute_text,
     counted,
-    duration_text,
     duration_with,
     figure,
     operations_text,
@@ -61,8 +60,7 @@ class Chosen(StrEnum):
 class StepBreakdown:
     """Of `num_steps` steps: mean split in seconds, median step time, mean work of a step, the
     bottleneck, and the estimated gain per setting. speed: measured over predicted time of the
-    model's operations; below 1 the peaks are too low. exchange: mean seconds per step of
-    communication between tensor-parallel ranks."""
+    model's operations; below 1 the peaks are too low."""
 
     num_steps: int
     split: Split
@@ -71,7 +69,6 @@ class StepBreakdown:
     work: Work
     verdict: str
     estimates: tuple[GainEstimate, ...]
-    exchange: float = 0.0
 
 
 class StepTracker:
@@ -157,14 +154,12 @@ class StepTracker:
             work=_mean_work(costed),
             verdict=verdict(whole),
             estimates=tuple(gain_estimates(situation)),
-            exchange=fmean(one.step.exchange_s for one in costed),
         )
 
 
 def _settings(snapshot: EngineSnapshot) -> tuple[object, ...]:
-    """Settings, device and parallel sizes: steps with others are not comparable."""
-    model = snapshot.model
-    return model.device_name, model.num_ranks, model.num_stages, snapshot.config
+    """Settings and device: steps with others are not comparable."""
+    return snapshot.model.device_name, snapshot.config
 
 
 def _mean_work(costed: list[CostedStep]) -> Work:
@@ -207,13 +202,10 @@ def counted_text(breakdown: StepBreakdown) -> str:
     work, split = breakdown.work, breakdown.split
     model_s = split.floor + split.launch
     rate = (work.weights + work.kv) / model_s if model_s else 0.0
-    words = (
+    return (
         f"Per step: {bytes_text(work.weights)} weights, {bytes_text(work.kv)} KV "
         f"({bandwidth_text(rate)}), {operations_text(work.linear + work.attention)}"
     )
-    if breakdown.exchange <= 0:
-        return words
-    return f"{words}, {duration_text(breakdown.exchange)} inter-rank communication"
 
 
 def ms(seconds: float) -> str:

@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from app.features.models.placement import each_of, most_ranks, most_stages
 from app.link.row_names import by_row
 from engine.config import EngineConfig
-from engine.errors import ConfigError, InferdeckError, OutOfMemoryError
+from engine.errors import InferdeckError, OutOfMemoryError
 from engine.hardware.device_map import AUTO, host_layers_of
 from engine.hardware.devices import CPU
 from engine.snapshot import MemoryPlan
@@ -53,9 +52,7 @@ class InRam:
 @dataclass(frozen=True, slots=True)
 class Need:
     """Bytes on `device`. `kv_cache`: of one request with `max_model_len` tokens. `limit`: what the
-    engine may use of the `free` bytes. in_ram: the part in RAM with CPU offload. With several GPUs
-    (num_gpus) every figure is per GPU, with `free` of the fullest; with pipeline parallel of the
-    stage that needs most. kv_in_all: KV cache of all pipeline stages."""
+    engine may use of the `free` bytes. in_ram: the part in RAM with CPU offload."""
 
     max_model_len: int
     dtype: str
@@ -68,8 +65,6 @@ class Need:
     device: str = CPU
     num_layers: int = 0
     in_ram: InRam | None = None
-    num_gpus: int = 1
-    kv_in_all: int = 0
 
     @property
     def kv_of_all(self) -> int:
@@ -79,7 +74,7 @@ class Need:
     @property
     def kv_bytes_per_token(self) -> float:
         """On all devices."""
-        return (self.kv_in_all or self.num_gpus * self.kv_of_all) / self.max_model_len
+        return self.kv_of_all / self.max_model_len
 
     @property
     def most_tokens(self) -> int:
@@ -107,11 +102,6 @@ class Need:
         return self.needed <= self.limit and (ram is None or ram.needed <= ram.limit)
 
     @property
-    def where(self) -> str:
-        """ "on each of 2 GPUs"; "" for one device."""
-        return each_of(self.num_gpus)
-
-    @property
     def layers(self) -> str:
         """ "20 of 32 layers on cuda:0"; "" where all are on one device."""
         if self.in_ram is None:
@@ -125,8 +115,7 @@ class Estimate:
     """need: for the requested configuration, None where the model or the configuration is not
     supported (`problem`). fitting_len: the longest context that fits, a power of two or the
     model's maximum; None if none. With CPU offload: whole_len: the same without offload.
-    proposed_len: the longest context that adds hardly any layer on the CPU. most_ranks,
-    most_stages: limits of tensor and pipeline parallel on this machine."""
+    proposed_len: the longest context that adds hardly any layer on the CPU."""
 
     report: ModelReport
     need: Need | None = None
@@ -134,8 +123,6 @@ class Estimate:
     fitting_len: int | None = None
     whole_len: int | None = None
     proposed_len: int | None = None
-    most_ranks: int = 1
-    most_stages: int = 1
 
     @property
     def can_open(self) -> bool:
@@ -160,9 +147,7 @@ def estimate(config: EngineConfig, in_use: Held = NOTHING) -> Estimate:
         return Estimate(report, problem=report.reason)
     try:
         resolved, checkpoint = resolve(config, in_use)
-        machine = _Machine(resolved, checkpoint, in_use)
-        found, device = machine.estimate(report, resolved), resolved.device
-        return replace(found, most_ranks=most_ranks(device), most_stages=most_stages(device))
+        return _Machine(resolved, checkpoint, in_use).estimate(report, resolved)
     except InferdeckError as error:
         return Estimate(report, problem=by_row(str(error)))
 
@@ -178,7 +163,7 @@ def plan_after(config: EngineConfig, in_use: Held, host_layers: int | None = Non
 
 
 class _Machine:
-    """Free memory of the devices, and the engine's memory plan on it."""
+    """Free memory of the device and in RAM, and the engine's memory plan on it."""
 
     def __init__(self, config: EngineConfig, checkpoint: Checkpoint, in_use: Held) -> None:
         """`config`: resolved."""
@@ -187,18 +172,18 @@ class _Machine:
 
         self._checkpoint = checkpoint
         self._count = len(sizes_of(checkpoint, config).layer_weights)
-        self._num_gpus = len(config.devices)
-        self._memory = _least_free(config, in_use)
-        self._ram = self._memory
-        if config.device != CPU:
-            free, total = free_memory()
-            self._ram = min(free + in_use.get(CPU, 0), total), total
+
+        def room(device: str) -> tuple[int, int]:
+            free, total = free_memory(device)
+            return min(free + in_use.get(device, 0), total), total
+
+        self._memory, self._ram = room(config.device), room(CPU)
 
     def estimate(self, report: ModelReport, config: EngineConfig) -> Estimate:
         need = self.need(config)
         if need.fits and need.in_ram is None:
             return Estimate(report, need, fitting_len=need.max_model_len)
-        is_auto = config.gpu_layers == AUTO and self._num_gpus == 1
+        is_auto = config.gpu_layers == AUTO
         if need.fits and not is_auto:  # the user set the layers
             return Estimate(report, need, fitting_len=need.max_model_len)
         whole_len = _fitting_len(self._need(config, 0) if is_auto else need)
@@ -217,9 +202,7 @@ class _Machine:
         return self._need(config, self._fewest_in_ram(config) if layers is None else layers)
 
     def _host_layers(self, config: EngineConfig) -> int | None:
-        """Layers on the CPU; None: as few as needed. 0 with several GPUs."""
-        if self._num_gpus > 1:
-            return 0
+        """Layers on the CPU; None: as few as needed."""
         return host_layers_of(config.device, config.gpu_layers, self._count)
 
     def _offload_len(self, config: EngineConfig) -> int | None:
@@ -263,16 +246,11 @@ class _Machine:
         from engine.memory.plan import blocks_of, for_host, plan_memory, reserve_and_limit
 
         assert config.max_model_len is not None
-        stages = config.pipeline_parallel_size
-        plans = [
-            plan_memory(
-                self._checkpoint,
-                config.replace(speculative_method="off", kv_cache_memory_bytes=None),
-                memory=_UNBOUNDED, host_memory=_UNBOUNDED, host_layers=host_layers, stage=stage,
-            ).with_blocks(blocks_of(config.max_model_len, config))
-            for stage in range(stages)
-        ]  # fmt: skip
-        plan = max(plans, key=lambda plan: plan.predicted)
+        plan = plan_memory(
+            self._checkpoint,
+            config.replace(speculative_method="off", kv_cache_memory_bytes=None),
+            memory=_UNBOUNDED, host_memory=_UNBOUNDED, host_layers=host_layers,
+        ).with_blocks(blocks_of(config.max_model_len, config))  # fmt: skip
         free, total = self._memory
         in_ram = None
         if host_layers:
@@ -293,29 +271,7 @@ class _Machine:
             device=config.device,
             num_layers=self._count,
             in_ram=in_ram,
-            num_gpus=self._num_gpus,
-            kv_in_all=sum(plan.kv_cache for plan in plans) if stages > 1 else 0,
         )
-
-
-def _least_free(config: EngineConfig, in_use: Held) -> tuple[int, int]:
-    """(free bytes, total bytes) of the device; with several GPUs of the one with the least free,
-    as each has an equal part."""
-    from engine.hardware.machine import free_memory
-
-    found = []
-    for device in config.devices:
-        try:
-            free, total = free_memory(device)
-        except IndexError:
-            is_staged = config.pipeline_parallel_size > 1
-            name = "pipeline_parallel_size" if is_staged else "tensor_parallel_size"
-            raise ConfigError(
-                f"{name} {len(config.devices)} requires {device}, which is not available.",
-                f"Lower {name}.",
-            ) from None
-        found.append((min(free + in_use.get(device, 0), total), total))
-    return min(found)
 
 
 def _layers_in_ram(need: Need) -> int:

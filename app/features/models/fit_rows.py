@@ -1,5 +1,4 @@
-"""Memory bars: needed against usable. With CPU offload one bar for the GPU and one for RAM; with
-several GPUs that of each.
+"""Memory bars: needed against usable. With CPU offload one bar for the GPU and one for RAM.
 
     cuda:0                         usable 21.4 GiB
     ##################################+++====  |
@@ -65,8 +64,6 @@ class MemoryBar(QWidget):
             return ""
         needed, usable, free = map(bytes_text, (need.needed, need.limit, need.free))
         words = f"{_parts_text(need)}; {needed} needed, {usable} usable of {free} free."
-        if need.where:
-            return f"{need.where[:1].upper()}{need.where[1:]}: {words}"
         if (ram := need.in_ram) is None:
             return words
         return (
@@ -90,7 +87,7 @@ class MemoryBar(QWidget):
             return
         painter = QPainter(self)
         painter.setRenderHint(QPainter.RenderHint.Antialiasing)
-        name = need.device if need.in_ram is not None else need.where
+        name = need.device if need.in_ram is not None else ""
         self._paint_bar(painter, need, 0, name)
         if need.in_ram is not None:
             self._paint_bar(painter, need.in_ram, self._bar_height(), IN_RAM)
@@ -243,7 +240,7 @@ class FitRows(QWidget):
         need = self._fits[0].need
         words = (
             f"Left to right: {parts}. Vertical line: {bytes_text(need.limit)} usable of "
-            f"{bytes_text(need.free)} free{f' {need.where}' if need.where else ''}. "
+            f"{bytes_text(need.free)} free. "
             f"Context length: {need.max_model_len:,} tokens."
         )
         if not any(fit.need.in_ram for fit in self._fits):
@@ -252,5 +249,4 @@ class FitRows(QWidget):
 
 
 def _figures(fit: Fit) -> str:
-    size = f"{bytes_text(fit.need.everywhere)} {fit.need.where}".rstrip()
-    return f"{size} · {fit.text}"
+    return f"{bytes_text(fit.need.everywhere)} · {fit.text}"

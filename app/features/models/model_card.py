@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
 from typing import Any
 
 from PySide6.QtCore import Qt, QTimer, Signal
@@ -11,7 +10,6 @@ from PySide6.QtWidgets import QFrame, QGridLayout, QLabel, QProgressBar, QSizePo
 
 from app.features.models.estimate import Estimate, Need
 from app.features.models.fit_rows import MemoryBar
-from app.features.models.placement import RANKS, STAGES
 from app.storage.model_sources import ModelSource, is_starter
 from app.window.setting_specs import Machine, help_of, row_spec
 from engine.config import SETTINGS
@@ -21,47 +19,6 @@ from widgets.controls.combo import ElidedCombo
 from widgets.controls.layouts import STRETCH, vbox, wrapped
 from widgets.controls.number_control import NumberControl
 from widgets.theme.theme import SPACE_1, SPACE_2, SPACE_4, figure_font, restyle
-
-USUAL = (1, 2, 4, 8)
-
-
-class PartsChoice(ElidedCombo):
-    """A choice of `name`, tensor or pipeline parallel size. Hidden, with its `label`, where only 1
-    is possible; a stored larger value stays visible."""
-
-    def __init__(self, name: str) -> None:
-        super().__init__()
-        setting = SETTINGS[name]
-        self.label = QLabel(setting.label)
-        self.setAccessibleName(setting.label)
-        for widget in (self, self.label):
-            widget.setToolTip(help_of(setting))
-        self.show_chosen(1)
-
-    @property
-    def value(self) -> int:
-        return int(self.currentData())
-
-    def show_chosen(self, chosen: int, counts: Iterable[int] = ()) -> None:
-        """Offer 1, `counts` and the chosen one."""
-        self.clear()
-        for count in sorted({1, *counts, chosen}):
-            self.addItem(f"{count}", count)
-        self.setCurrentIndex(self.findData(chosen))
-        for widget in (self, self.label):
-            widget.setVisible(self.count() > 1)
-
-
-def rank_counts(found: Estimate) -> list[int]:
-    """Sizes that the devices and the model's heads allow."""
-    heads = (found.report.num_heads, found.report.num_kv_heads)
-    return [n for n in USUAL if n <= found.most_ranks and not any(h % n for h in heads)]
-
-
-def stage_counts(found: Estimate) -> list[int]:
-    """Sizes up to the number of GPUs and layers."""
-    return [n for n in USUAL if n <= min(found.most_stages, found.report.num_layers)]
-
 
 FACTS = ("Architecture", "Parameters", "On disk", "Layers", "KV cache per token")
 STARTER_NOTE = "Demo model. Its speed and memory use are not representative."
@@ -86,8 +43,7 @@ class ModelCard(QFrame):
         for dtype in SETTINGS["dtype"].choices:
             self._dtype.addItem(precision_name(dtype), dtype)
         self._make_layers()
-        self.ranks, self.stages = PartsChoice(RANKS), PartsChoice(STAGES)
-        for choice in (self._dtype, self._context, self.ranks, self.stages):
+        for choice in (self._dtype, self._context):
             choice.activated.connect(lambda: self.options_changed.emit())
         self._bar = MemoryBar()
         self._busy = QProgressBar()
@@ -122,7 +78,6 @@ class ModelCard(QFrame):
         options = (
             (QLabel("Precision"), self._dtype), (QLabel("Context length"), self._context),
             (self._layers_label, self.layers),
-            (self.ranks.label, self.ranks), (self.stages.label, self.stages),
         )  # fmt: skip
         facts = [(QLabel(name), value) for name, value in self._values.items()]
         sides = Qt.AlignmentFlag
@@ -151,8 +106,6 @@ class ModelCard(QFrame):
         self._settled.stop()
         self._gpu_layers = str(chosen.get(LAYERS, AUTO))
         self.layers.set_value(self._gpu_layers)
-        self.ranks.show_chosen(int(chosen.get(RANKS, 1)))
-        self.stages.show_chosen(int(chosen.get(STAGES, 1)))
         self._fill_contexts(None, chosen.get("max_model_len"))
         self._show_facts({})
         self._bar.show_need(None)
@@ -171,8 +124,6 @@ class ModelCard(QFrame):
         self._show_busy(False)
         if need is not None:
             self._offer_layers(need)
-        self.ranks.show_chosen(self.ranks.value, rank_counts(estimate))
-        self.stages.show_chosen(self.stages.value, stage_counts(estimate))
         self._dtype.setEnabled(report.supported)
         self._context.setEnabled(report.supported)
         self._fill_contexts(report.context_length, self.chosen()["max_model_len"])
@@ -197,8 +148,7 @@ class ModelCard(QFrame):
             self._say(_offload_text(estimate), "warning")
         elif need.fits:
             sizes = f"{bytes_text(need.needed)} of {bytes_text(need.limit)} usable"
-            needs = f"{sizes} {need.where}".strip()
-            self._say(f"Fits at {precision_name(need.dtype)}: needs {needs}.", "muted")
+            self._say(f"Fits at {precision_name(need.dtype)}: needs {sizes}.", "muted")
         else:
             self._say(_too_large(estimate), "error")
 
@@ -215,12 +165,7 @@ class ModelCard(QFrame):
         options: dict[str, Any] = {
             "dtype": self._dtype.currentData(), "max_model_len": self._context.currentData()
         }  # fmt: skip
-        shown = (
-            (LAYERS, self.layers, self._gpu_layers),
-            (RANKS, self.ranks, self.ranks.value),
-            (STAGES, self.stages, self.stages.value),
-        )
-        return options | {name: value for name, control, value in shown if not control.isHidden()}
+        return options if self.layers.isHidden() else options | {LAYERS: self._gpu_layers}
 
     def _offer_layers(self, need: Need) -> None:
         has_gpu = need.device.startswith("cuda")
@@ -301,8 +246,7 @@ def _too_large(estimate: Estimate) -> str:
         text = f"Does not fit with {need.layers}: {needed} needed {where}, {usable} usable."
         return f"{text} Use {more} GPU layers, or auto."
     needed, usable = bytes_text(need.needed), bytes_text(need.limit)
-    where = f" {need.where}" if need.where else ""
-    text = f"Does not fit: {needed} needed{where}, {usable} usable."
+    text = f"Does not fit: {needed} needed, {usable} usable."
     if estimate.fitting_len:
         return f"{text} A context of up to {estimate.fitting_len:,} tokens fits."
     return f"{text} Choose a 16-bit precision or a smaller model, or free some memory."

@@ -17,6 +17,7 @@ from PySide6.QtCore import QObject, Signal
 from app.features.models.model_card import DUMMY_NOTE, STARTER_NOTE
 from app.features.models.precision import precision_text
 from app.link.bridge import EngineBridge
+from app.managed.launch import parallel_flags
 from app.storage.model_sources import is_starter, model_title
 from app.window.notices import Notice, error_notice
 from app.window.settings_store import RecentModel, SettingsStore, chosen_settings
@@ -43,6 +44,7 @@ class ModelSession(QObject):
     notice_gone = Signal(str)  # its key
     wants_model = Signal(str)  # a path to look at, or ""
     already_open = Signal(str)  # title of a model that the user asked for
+    parallel_skipped = Signal(str, object)  # what has parallel sizes, vLLM's flags for them
 
     def __init__(self, bridge: EngineBridge, store: SettingsStore) -> None:
         super().__init__()
@@ -162,6 +164,9 @@ class ModelSession(QObject):
         if opening is not None:
             name = event.model.name
             chosen = chosen_settings(opening)
+            stored = self._store.settings_of(opening.model, opening.load_format)
+            if flags := parallel_flags(stored):
+                self.parallel_skipped.emit(f"{name}, as it was opened last", flags)
             self.current = RecentModel(
                 opening.model, opening.load_format, name, chosen, **self._facts()
             )

@@ -3,7 +3,7 @@ server that others run, or an engine that this window runs."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import cached_property, partial
 
@@ -99,11 +99,11 @@ class ConnectionsPanel(QWidget):
         self._show(None)
         self.form.name.setFocus()
 
-    def begin_launch(self, model: str = "") -> None:
-        """Run an engine, with this model."""
+    def begin_launch(self, model: str = "", settings: Mapping[str, str] | None = None) -> None:
+        """Run an engine, with this model and these flags."""
         self.list.setCurrentRow(-1)
         self._show(None)
-        self.launches.show_engine("", Launch(model=model))
+        self.launches.show_engine("", Launch(model=model, settings=dict(settings or {})))
         self._forms.setCurrentWidget(self.launches)
         self._renew()
 

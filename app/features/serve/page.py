@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from PySide6.QtCore import Signal
 from PySide6.QtGui import QShowEvent
 from PySide6.QtWidgets import QStackedWidget, QWidget
@@ -234,10 +236,10 @@ class ServerPage(QWidget):
         self.show_tab(OTHERS)
         self.connections.begin()
 
-    def run_with(self, model: str = "") -> None:
-        """Choose an engine to run this model with."""
+    def run_with(self, model: str = "", settings: Mapping[str, str] | None = None) -> None:
+        """Choose an engine to run this model with, and these flags."""
         self.show_tab(OTHERS)
-        self.connections.begin_launch(model)
+        self.connections.begin_launch(model, settings)
 
     def show_tab(self, tab: int) -> None:
         self.wants_front.emit()

@@ -10,7 +10,6 @@ from PySide6.QtCore import Qt, QTimer, Signal
 from PySide6.QtGui import QFontMetrics, QShowEvent
 from PySide6.QtWidgets import QProgressBar, QPushButton, QWidget
 
-from app.features.models.placement import RANKS, STAGES, Places
 from app.features.models.precision import Memory
 from app.features.tune.draft_models import METHOD, MODEL, WITH_MODEL, DraftModels
 from app.features.tune.hints import resolved, way
@@ -154,15 +153,9 @@ class EngineSettingsPanel(QWidget):
                 control.withdraw(value)
             for value, text in self.machine.devices:
                 control.offer(value, text)
-            self._update_places()
             if self.model.applied is not None:
                 self._enable_rows()
                 self._show_hints()
-
-    def _update_places(self) -> None:
-        """NUMA nodes of a remote machine are not reported."""
-        nodes = 0 if self._bridge.is_remote else self.machine.num_nodes
-        self._remarks.hints.places = Places(len(self.machine.gpus), nodes)
 
     # What the user does ------------------------------------------------------------------------
 
@@ -284,7 +277,6 @@ class EngineSettingsPanel(QWidget):
         self._unreported.setVisible(bool(reason))
         self.list.setVisible(not reason)
         self._remarks.plan = self._bridge.plan
-        self._update_places()
         layers, model = self.rows[LAYERS].control, self._bridge.model
         assert isinstance(layers, NumberControl)
         if model is not None and model.num_layers:
@@ -301,9 +293,7 @@ class EngineSettingsPanel(QWidget):
         """At most what the loaded model leaves, as planned last; the machine's memory where the
         cache is divided or its room changes with a reload."""
         row, plan, room = self.rows[KV_CACHE], self._bridge.plan, self.machine.memory_bytes
-        shares = map(self.model.shown, (RANKS, STAGES))
-        is_divided = (plan is not None and plan.host_layers) or any(n != 1 for n in shares)
-        if plan is not None and not is_divided and not self.model.reloads:
+        if plan is not None and not plan.host_layers and not self.model.reloads:
             left = plan.limit - plan.weights - plan.activations
             shown = self.model.shown(KV_CACHE)
             least = max(shown or 0, LEAST_KV_ROOM)

@@ -8,22 +8,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from app.features.models.placement import (
-    RANKS,
-    STAGES,
-    Places,
-    layers_moved,
-    layers_now,
-    of_gpus,
-    ranks_now,
-    ranks_wanted,
-    stages_now,
-    stages_wanted,
-)
+from app.features.tune.gpu_layers import layers_moved, layers_now
 from engine.config import SETTINGS, EngineConfig
 from engine.snapshot import (
     EngineSnapshot,
-    ModelInfo,
     SpeculationSnapshot,
     StepRecord,
     ThreadsOf,
@@ -38,7 +26,6 @@ from engine.units import (
     rough_duration,
     setting_text,
 )
-from widgets.live.figures import parallel_text
 from widgets.live.metric_store import MetricStore
 from widgets.speculation import panel as speculation
 
@@ -112,8 +99,6 @@ class _Second:
     seconds_computed: float = 0.0
     prefills: int = 0
     mixed: int = 0
-    model_s: float = 0.0
-    exchange_s: float = 0.0
     largest: tuple[int, float] = (0, 0.0)  # tokens, duration of the step with most tokens
     slowest: tuple[float, int] = (0.0, 0)  # duration, tokens of the longest step
 
@@ -127,8 +112,6 @@ class _Second:
         self.steps += 1
         self.entries += len(step.entries)
         self.seconds_computed += step.duration
-        self.model_s += step.model_s
-        self.exchange_s += step.exchange_s
         self.prefills += prefill > 0
         self.mixed += prefill > 0 and decode > 0
         if prefill + decode >= self.largest[0]:
@@ -141,12 +124,10 @@ def _step_text(duration: float, tokens: int) -> str:
 
 
 class Hints:
-    """Hints from the steps of the last minute. `places`: GPUs and NUMA nodes of the engine's
-    machine."""
+    """Hints from the steps of the last minute."""
 
     def __init__(self, metrics: MetricStore | None = None) -> None:
         self.metrics = metrics or MetricStore()
-        self.places = Places()
         self._seconds: deque[_Second] = deque()
         self._snapshot: EngineSnapshot | None = None
         self._earlier_preemptions = 0  # until the last change, those that it made included
@@ -184,8 +165,6 @@ class Hints:
             "adaptive_threads": self._thread_search,
             "device": self._device,
             "gpu_layers": layers_now,
-            RANKS: self._ranks,
-            STAGES: lambda s: stages_now(s, self.places),
             "enforce_eager": lambda s: s.model.kernels.get("decode", "No steps are replayed"),
         }
 
@@ -216,21 +195,6 @@ class Hints:
         """What `gpu_layers` would move; "" where unknown."""
         return layers_moved(self._snapshot, gpu_layers) if self._snapshot else ""
 
-    @property
-    def model(self) -> ModelInfo | None:
-        return self._snapshot.model if self._snapshot else None
-
-    def ranks(self, count: int, device: str, threads: int | None) -> str:
-        """Placement of `count` tensor-parallel ranks; "" where unknown. threads: None for the
-        current number."""
-        config = self._snapshot.config if self._snapshot else None
-        threads = threads or getattr(config, "num_threads", None)
-        return ranks_wanted(count, device, threads, self.places, self.model)
-
-    def stages(self, count: int, device: str) -> str:
-        """Placement of `count` pipeline stages; "" where unknown."""
-        return stages_wanted(count, device, self.places, self.model)
-
     def hint(self, name: str) -> str:
         """The hint of a setting, or ""."""
         maker = self._makers.get(name)
@@ -238,21 +202,14 @@ class Hints:
 
     @staticmethod
     def _device(s: EngineSnapshot) -> str:
-        """Device name, parallelism; of a GPU its load and temperature."""
+        """Device name; of a GPU its load and temperature."""
         words = [s.model.device_name or s.model.device]
-        if several := parallel_text(s.model):
-            words.append(several)
         for gpu in s.gpus[:1] if len(s.gpus) == 1 else ():
             if gpu.utilization is not None:
                 words.append(f"{gpu.utilization:.0%} utilization".replace("%", " %"))
             if gpu.temperature_c is not None:
                 words.append(f"{gpu.temperature_c:.0f} °C")
         return " · ".join(words)
-
-    def _ranks(self, s: EngineSnapshot) -> str:
-        computed = sum(second.model_s for second in self._seconds)
-        waited = sum(second.exchange_s for second in self._seconds)
-        return ranks_now(s, self.places, waited / computed if computed else None)
 
     def _largest_step(self, s: EngineSnapshot) -> str:
         budget = s.model.token_budget
@@ -301,8 +258,7 @@ class Hints:
     def _capacity(self, s: EngineSnapshot) -> str:
         tokens = s.blocks.num_blocks * s.blocks.block_size
         plan = s.memory.plan
-        size = f"{bytes_text(plan.cache_bytes_in_all)} {of_gpus(s.model)}".rstrip()
-        size += _in_ram(plan.host_kv_cache)
+        size = bytes_text(plan.cache_bytes_in_all) + _in_ram(plan.host_kv_cache)
         parts = (size, counted(tokens, "token"), _sized_for(s), self._preemptions(s))
         return " · ".join(filter(None, parts))
 
@@ -326,14 +282,12 @@ class Hints:
             return ""
         per_token = bytes_text(plan.block_bytes_in_all / s.blocks.block_size)
         stored = kv_precision_text(plan.key_dtype, plan.value_dtype).removeprefix("KV ")
-        return f"{stored} · {per_token} per token {of_gpus(s.model)}".rstrip()
+        return f"{stored} · {per_token} per token"
 
     @staticmethod
     def _plan(s: EngineSnapshot) -> str:
         plan = s.memory.plan
         words = f"Predicted use: {bytes_text(plan.predicted)} of {bytes_text(plan.limit)} usable"
-        if where := of_gpus(s.model):
-            return f"{words} {where}"
         if not plan.host_layers:
             return words
         return f"{words} · {bytes_text(plan.host_predicted)} in RAM"

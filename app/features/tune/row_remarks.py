@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from app.features.models.placement import OTHERS, RANKS, STAGES, nowhere, parallel_refusal
 from app.features.models.precision import GROUP, WEIGHTS
 from app.features.tune.draft_models import METHOD, MODEL
 from app.features.tune.hints import Hints
@@ -20,8 +19,6 @@ from widgets.controls.setting_row import HintTone
 from widgets.live.metric_store import MetricStore
 
 LAYERS = "gpu_layers"
-SEVERAL = (RANKS, STAGES)
-"""Parallel sizes."""
 Remark = tuple[str, HintTone]
 Gains = Mapping[str, Mapping[Any, str]]
 """Potential gain by setting and value, as text."""
@@ -69,10 +66,8 @@ class RowRemarks:
     def idle_because(self, name: str) -> str:
         """Why a setting has no effect now, or ""."""
         device = self._model.shown("device")
-        if reason := only_on(name, device, self._is_divided, self._num_gpus):
+        if reason := only_on(name, device, self._is_divided):
             return reason
-        if name == STAGES:
-            return nowhere(self._model.shown, self.hints.places)
         if not matters(name, self._model.shown(METHOD)):
             return only_with(name)
         if name == GROUP and self._model.shown(WEIGHTS) != "int4":
@@ -86,27 +81,11 @@ class RowRemarks:
             return bool(self._model.shown(LAYERS) != ALL)
         return self.plan is not None and self.plan.host_layers > 0
 
-    @property
-    def _num_gpus(self) -> int:
-        """The larger of both parallel sizes."""
-        return max(map(int, map(self._model.shown, SEVERAL)))
-
-    def _too_many(self, name: str) -> str:
-        """Why the pending parallel size is impossible, or ""."""
-        if not any(map(self._model.is_pending, (*SEVERAL, *OTHERS))):
-            return ""
-        return parallel_refusal(name, self._model.shown, self.hints.places, self.hints.model)
-
     def _pending(self, name: str) -> str:
         applied = getattr(self._model.applied, name)
         now = self._precision.named(name, applied) or setting_text(applied)
-        words, does = f"Pending (currently {now})", ""
-        if name == LAYERS:
-            does = self.hints.moved(self._model.shown(name))
-        elif name == RANKS:
-            does = self.hints.ranks(*map(self._model.shown, (RANKS, "device", "num_threads")))
-        elif name == STAGES:
-            does = self.hints.stages(*map(self._model.shown, (STAGES, "device")))
+        words = f"Pending (currently {now})"
+        does = self.hints.moved(self._model.shown(name)) if name == LAYERS else ""
         return f"{words} · {does}" if does else words
 
     def of(self, name: str) -> Remark:
@@ -116,8 +95,6 @@ class RowRemarks:
             return str(self._errors[name]).replace("\n", " "), "error"
         if reason := self.idle_because(name):
             return reason, "small"
-        if name in SEVERAL and (reason := self._too_many(name)):
-            return reason, "error"
         if name == MODEL and self.draft_note[0]:
             return self.draft_note
         if self._model.is_pending(name):

@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 
 from engine.config import SETTINGS, EngineConfig
 from engine.hardware.device_map import ALL
-from engine.hardware.devices import CPU
 from engine.units import precision_name, setting_text
 
 
@@ -203,7 +202,7 @@ class Translation:
                 self.notes.append("int4wo uses Inferdeck's group size and requires a GPU.")
 
     def _note_placement(self) -> None:
-        """Differences of speculation, CPU offload, parallelism and KV precision."""
+        """Differences of speculation, CPU offload and KV precision."""
         config, notes = self.config, self.notes
         if self.draft_name is not None and config.speculative_adaptive:
             label, count = SETTINGS["speculative_adaptive"].label, config.num_speculative_tokens
@@ -212,10 +211,6 @@ class Translation:
             count_text = "1 layer" if layers == 1 else f"{layers} layers"
             notes.append(
                 f"CPU offload ({count_text}) is omitted; {self.server} runs all layers on GPUs."
-            )
-        if (ranks := config.tensor_parallel_size) > 1 and config.device == CPU:
-            notes.append(
-                f"Tensor parallel {ranks}: CPU threads in Inferdeck, {ranks} GPUs in {self.server}."
             )
         if self.kv_name is not None and self.kv is not KV_VLLM:
             notes.append(

@@ -20,24 +20,21 @@ from app.features.tune.server_commands import (
     ServerCommand,
     Translation,
     is_changed,
-    is_drafting,
 )
 from engine.config import SETTINGS, EngineConfig
 
 COMMON = (
     "dtype", "load_format", "max_model_len", "max_num_seqs", "max_num_batched_tokens",
-    "enable_prefix_caching", "enable_chunked_prefill", "block_size", "tensor_parallel_size",
-    "pipeline_parallel_size",
+    "enable_prefix_caching", "enable_chunked_prefill", "block_size",
 )  # fmt: skip
 """Settings with an equivalent in every server."""
 
 
 def sglang_command(config: EngineConfig, facts: Facts = NO_FACTS) -> ServerCommand:
     is_chunked = config.enable_chunked_prefill
-    is_staged = is_changed(config, "pipeline_parallel_size")
     made = Translation(
         "SGLang", config, facts, [*COMMON, "seed", "gpu_memory_utilization", "enforce_eager"],
-        WEIGHTS_SGLANG, KV_SGLANG, {} if is_staged else DRAFTS_SGLANG,
+        WEIGHTS_SGLANG, KV_SGLANG, DRAFTS_SGLANG,
         ["python3", "-m", "sglang.launch_server", "--model-path", config.model],
     )  # fmt: skip
     words, notes = made.words, made.notes
@@ -48,16 +45,13 @@ def sglang_command(config: EngineConfig, facts: Facts = NO_FACTS) -> ServerComma
     made.add("--max-running-requests", "max_num_seqs", always=True)
     if is_chunked:
         made.add("--chunked-prefill-size", "max_num_batched_tokens", always=True)
+        words.append("--enable-mixed-chunk")
     else:
         words += ["--chunked-prefill-size", -1]
-    if is_chunked and not is_staged:
-        words.append("--enable-mixed-chunk")
     if not config.enable_prefix_caching:
         words.append("--disable-radix-cache")
     if config.enforce_eager:
         words.append("--disable-cuda-graph")
-    made.add("--tp-size", "tensor_parallel_size")
-    made.add("--pp-size", "pipeline_parallel_size")
     made.add("--page-size", "block_size", always=True)
     if made.kv_name is not None:
         words += ["--kv-cache-dtype", made.kv_name]
@@ -79,11 +73,7 @@ def sglang_command(config: EngineConfig, facts: Facts = NO_FACTS) -> ServerComma
     if is_changed(config, "gpu_memory_utilization"):
         words += ["--mem-fraction-static", config.gpu_memory_utilization]
         notes.append("--mem-fraction-static covers weights and KV cache, not activations.")
-    if is_staged and is_drafting(config):
-        notes.append("--pp-size disables speculation.")
-    if is_chunked and is_staged:
-        notes.append("--pp-size disables mixed prefill and decode steps.")
-    elif is_chunked:
+    if is_chunked:
         notes.append(
             "--chunked-prefill-size limits prompt tokens per step; decode tokens are extra."
         )
@@ -102,8 +92,6 @@ def tensorrt_llm_command(config: EngineConfig, facts: Facts = NO_FACTS) -> Serve
     if config.max_num_batched_tokens is not None or not config.enable_chunked_prefill:
         made.words += ["--max_num_tokens", config.step_token_limit]
     made.add("--max_seq_len", "max_model_len")
-    made.add("--tp_size", "tensor_parallel_size")
-    made.add("--pp_size", "pipeline_parallel_size")
     made.words += ["--extra_llm_api_options", FILE]
     options = [f"dtype: {config.dtype}"]
     if is_changed(config, "load_format"):
@@ -145,7 +133,7 @@ def _yaml(value: bool) -> str:
 FLAGS = (
     "dtype", "load_format", "max_model_len", "seed", "max_num_seqs", "max_num_batched_tokens",
     "enable_prefix_caching", "enable_chunked_prefill", "block_size", "kv_cache_memory_bytes",
-    "gpu_memory_utilization", "enforce_eager", "tensor_parallel_size", "pipeline_parallel_size",
+    "gpu_memory_utilization", "enforce_eager",
 )  # fmt: skip
 """Settings with the same meaning in vLLM."""
 
@@ -183,8 +171,6 @@ def vllm_command(config: EngineConfig, facts: Facts = NO_FACTS) -> ServerCommand
         notes.append(
             "--cpu-offload-gb differs: the GPU reads offloaded weights from RAM in every step."
         )
-    if is_changed(config, "pipeline_parallel_size") and is_drafting(config):
-        notes.append("Speculation with --pipeline-parallel-size requires a recent vLLM.")
     if config.block_size % 16:
         notes.append(
             f"Block size {config.block_size}: most vLLM attention backends need multiples of 16."

@@ -17,6 +17,7 @@ from app.features.tune.precision_rows import PrecisionGuide
 from app.features.tune.row_remarks import RowRemarks
 from app.features.tune.settings_model import Sent, SettingsModel
 from app.link.bridge import EngineBridge, EngineState
+from app.managed.launch import PARALLEL, parallel_flags
 from app.storage.profiles import Profile
 from engine import messages
 from engine.config import SETTINGS, Change, differences_text
@@ -31,12 +32,14 @@ NO_STEP_YET = "A change is being applied. Undo and redo are available once it is
 
 class SettingsCommands(QObject):
     """`changed(text, details, chosen)`: settings took effect. `refreshed`: show the values again.
-    `said(text)`: a result to show for a few seconds. `refused(text)`: why a command did nothing."""
+    `said(text)`: a result to show for a few seconds. `refused(text)`: why a command did nothing.
+    `parallel_skipped(source, flags)`: see `ModelSession`."""
 
     changed = Signal(str, object, object)
     refreshed = Signal()
     said = Signal(str)
     refused = Signal(str)
+    parallel_skipped = Signal(str, object)
 
     def __init__(
         self,
@@ -155,8 +158,12 @@ class SettingsCommands(QObject):
 
     def apply_profile(self, profile: Profile) -> None:
         self.restore(profile.settings)
-        if self.may_change and profile.unknown:
-            self.said.emit(f"Skipped unknown settings: {', '.join(profile.unknown)}.")
+        if not self.may_change:
+            return
+        if flags := parallel_flags(profile.unknown):
+            self.parallel_skipped.emit(f"Profile “{profile.name}”", flags)
+        if unknown := [name for name in profile.unknown if name not in PARALLEL]:
+            self.said.emit(f"Skipped unknown settings: {', '.join(unknown)}.")
 
     def _send_live(self) -> None:
         pending, self.pending = self.pending, {}

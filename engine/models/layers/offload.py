@@ -1,4 +1,4 @@
-"""Moves the inputs of layers between devices: CPU offload and pipelines."""
+"""Moves the inputs of layers from the CPU to the GPU, for CPU offload."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from torch import Tensor, nn
 from engine.batch.transfer import host_buffer, upload
 from engine.errors import UnsupportedModelError
 from engine.hardware.device_map import DeviceMap
-from engine.hardware.devices import make_current
 
 
 def carried(value: Any, device: torch.device, copy: Callable[[Tensor], Tensor]) -> Any:
@@ -165,41 +164,3 @@ def _until_half(run: Callable[[], object]) -> None:
     except _HalfDoneError:
         return
     raise RuntimeError("no layer on the GPU was called")
-
-
-def carry_between_gpus(model: nn.Module, device_map: DeviceMap) -> None:
-    """Copy a layer's inputs to the GPU of that layer, for a model whose layers are on several GPUs.
-    While a layer computes, its GPU is the thread's current device; after a pass the last one is."""
-    if not device_map.starts:
-        return
-    known: dict[tuple[int, torch.device], tuple[Tensor, Tensor]] = {}
-
-    def forget(*_: Any) -> None:
-        known.clear()
-
-    layers = list(model.get_submodule(device_map.layers))  # type: ignore[call-overload]
-    for index, layer in enumerate(layers):
-        enter = partial(_enter, known, torch.device(device_map.of_layer(index)))
-        layer.register_forward_pre_hook(enter, with_kwargs=True)
-    layers[0].register_forward_pre_hook(forget)
-    layers[-1].register_forward_hook(forget)
-
-
-def _enter(
-    known: dict[tuple[int, torch.device], tuple[Tensor, Tensor]],
-    device: torch.device,
-    layer: nn.Module,
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
-) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Pre-hook of a layer on `device`. known: copies of this pass by (id of the tensor, device); it
-    keeps the tensor so that its id is not reused."""
-
-    def copy(tensor: Tensor) -> Tensor:
-        key = id(tensor), device
-        if key not in known:
-            known[key] = (tensor, tensor.to(device, non_blocking=True))
-        return known[key][1]
-
-    make_current(str(device))
-    return carried(args, device, copy), carried(kwargs, device, copy)

@@ -53,8 +53,6 @@ def test_without_flags_it_is_the_default_on_the_starter_model() -> None:
         (["--model", "/m"], "model", "/m"),
         (["--max-num-seqs", "3"], "max_num_seqs", 3),
         (["--watermark", "0.1"], "watermark", 0.1),
-        (["--tensor-parallel-size", "2"], "tensor_parallel_size", 2),
-        (["--pipeline-parallel-size", "3"], "pipeline_parallel_size", 3),
         (["--dtype", "float32"], "dtype", "float32"),
         (["--kv-cache-dtype", "fp8"], "kv_cache_dtype", "fp8"),
         (["--kv-cache-dtype", "k=int8,v=fp8"], "kv_cache_dtype", "k=int8,v=fp8"),
@@ -81,9 +79,6 @@ def test_a_flag_sets_its_setting(argv: list[str], name: str, value: object) -> N
         (["--watermark", "2"], ("2", "0 to 0.5")),
         (["--kv-cache-memory-bytes", "2 apples"], ("'2 apples'", "2GiB")),
         (["--seed", "-1"], ("-1", "0 to ")),
-        (["--tensor-parallel-size", "0"], ("0", "1 to 8 ranks")),
-        (["--tensor-parallel-size", "9"], ("9", "1 to 8 ranks")),
-        (["--pipeline-parallel-size", "9"], ("9", "1 to 8 stages")),
         (["--kv-cache-dtype", "k=int8"], ("k=int8", "k=int8,v=fp8")),
     ],
 )
@@ -96,14 +91,6 @@ def test_an_impossible_value_is_refused_with_what_is_possible(
     message = capsys.readouterr().err
     for word in words:
         assert word in message
-
-
-@pytest.mark.parametrize("command", ["serve", "generate --chat Hello", "bench"])
-def test_ranks_are_an_option_of_what_runs_an_engine(command: str) -> None:
-    args = build_parser().parse_args([*command.split(), "--tensor-parallel-size", "2"])
-    assert engine_config(args).tensor_parallel_size == 2
-    args = build_parser().parse_args([*command.split(), "--pipeline-parallel-size", "2"])
-    assert engine_config(args).pipeline_parallel_size == 2
 
 
 @pytest.mark.parametrize("text", ["true", "ON", "1"])

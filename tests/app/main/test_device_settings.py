@@ -1,4 +1,4 @@
-"""Settings of devices in the real window: GPUs, ranks, stages, and layers on the CPU."""
+"""Settings of devices in the real window: GPUs, and layers on the CPU."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from PySide6.QtCore import Qt
 from PySide6.QtWidgets import QApplication
 from pytestqt.qtbot import QtBot
 
-from app.features.models.placement import NOT_BOTH, RANKS, STAGES
 from app.features.tune.row_remarks import RowRemarks
 from app.features.tune.settings_model import SettingsModel
 from app.link.bridge import EngineBridge
@@ -100,104 +99,6 @@ def test_layers_are_for_a_gpu_and_threads_for_the_cpu() -> None:
         assert remarks.idle_because("num_threads") == ""  # a model is loaded by them
         assert remarks.idle_because("block_size") == ""
         assert remarks.idle_because("gpu_layers") == why
-
-
-def test_eager_steps_are_no_choice_with_several_gpus() -> None:
-    model = SettingsModel()
-    everything = SimpleNamespace(matters=lambda name, weights: True)
-    remarks = RowRemarks(model, everything)  # type: ignore[arg-type]
-    for name in (RANKS, STAGES):
-        for count, why in ((1, ""), (2, only_on("enforce_eager", "cuda:0", num_gpus=2))):
-            model.open(EngineConfig(model="any", device="cuda:0").replace(**{name: count}), {})
-            assert remarks.idle_because("enforce_eager") == why
-            assert not any(map(remarks.idle_because, ("gpu_layers", RANKS, STAGES)))
-
-
-def test_more_ranks_than_there_can_be_are_told_before_they_are_applied(
-    qtbot: QtBot, application: Application, script: Script
-) -> None:
-    """And what so many would be; on one the row is as quiet as the others."""
-    open_model(qtbot, application)
-    panel = application.engine_settings
-    panel._machine = dataclasses.replace(panel.machine, num_nodes=1)
-    row = panel.rows[RANKS]
-    control = row.control
-    assert isinstance(control, NumberControl)
-    panel._show_values()
-    shows = lambda found: row.hint_tone == "small" and numbers(row.hint) == found
-    qtbot.waitUntil(lambda: shows([2, 1]), timeout=3000)
-    control.slider.setValue(1)
-    assert (numbers(row.hint), row.hint_tone) == ([1, 2, 1, 1], "warning")
-    control.slider.setValue(2)
-    assert (numbers(row.hint), row.hint_tone) == ([2, 4], "error")
-    control.slider.setValue(1)
-    with qtbot.waitSignal(application.bridge.reconfigured, timeout=3000):
-        panel.pending.apply.click()
-    assert application.bridge.config is not None
-    assert application.bridge.config.tensor_parallel_size == 2
-    qtbot.waitUntil(lambda: shows([2, 1, 1]), timeout=3000)
-    assert row.value() == 2 and application.strip.title.endswith("cpu, TP 2, 2 threads")
-    panel.choose("speculative_method", "eagle3")
-    assert "EAGLE-3" in row.hint and row.hint_tone == "error"
-    panel.commands.undo()
-    assert row.hint_tone == "small"
-
-
-def test_gpus_that_are_missing_for_ranks_are_told_before(
-    qtbot: QtBot, application: Application, script: Script
-) -> None:
-    script.host_layers = 0
-    open_model(qtbot, application)
-    panel = application.engine_settings
-    row = panel.rows[RANKS]
-    panel.offer_gpus(("A card",))
-    panel.choose(RANKS, 2)
-    assert numbers(row.hint) == [2, 2, 1] and row.hint_tone == "error"
-    panel.offer_gpus(("A card", "A card"))
-    qtbot.waitUntil(lambda: numbers(row.hint) == [1, 0, 1, 12.0], timeout=3000)
-    assert row.hint_tone == "warning"
-    panel.choose("gpu_layers", "3")
-    assert "CPU offload" in row.hint and row.hint_tone == "error"
-
-
-def test_stages_are_chosen_where_there_are_gpus_for_them(
-    qtbot: QtBot, application: Application, script: Script
-) -> None:
-    """And what speaks against so many is told before they are applied."""
-    open_model(qtbot, application)
-    panel = application.engine_settings
-    row, ranks = panel.rows[STAGES], panel.rows[RANKS]
-    assert not row.isEnabled() and numbers(row.hint) == [2]
-    script.host_layers = 0
-    open_model(qtbot, application, "/models/other")
-    panel.offer_gpus(("A card",))
-    assert not row.isEnabled() and ranks.isEnabled()
-    panel.offer_gpus(("A card",) * 3)
-    assert row.isEnabled()
-    panel._show_values()
-    shows = lambda found: row.hint_tone == "small" and numbers(row.hint) == found
-    qtbot.waitUntil(lambda: shows([0, 3]), timeout=3000)
-    control = row.control
-    assert isinstance(control, NumberControl)
-    control.slider.setValue(2)
-    would = [1, 0, 2, 2, 3, 8.01]
-    assert (row.value(), numbers(row.hint), row.hint_tone) == (3, would, "warning")
-    eager = panel.rows["enforce_eager"]
-    assert eager.hint == only_on("enforce_eager", "cuda:0", num_gpus=3) and not eager.isEnabled()
-    control.slider.setValue(3)
-    assert (numbers(row.hint), row.hint_tone) == ([4, 4, 3], "error")
-    control.slider.setValue(2)
-    panel.choose(RANKS, 2)
-    assert row.hint == ranks.hint == NOT_BOTH and row.hint_tone == ranks.hint_tone == "error"
-    panel.choose(RANKS, 1)
-    with qtbot.waitSignal(application.bridge.reconfigured, timeout=3000):
-        panel.pending.apply.click()
-    assert application.bridge.config is not None
-    assert application.bridge.config.pipeline_parallel_size == 3
-    qtbot.waitUntil(lambda: shows([0, 2, 2, 3, 24.0]), timeout=3000)
-    assert ", PP 3" in application.strip.title
-    panel.choose("device", "cpu")
-    assert row.isEnabled() and "cpu" in row.hint and row.hint_tone == "error"
 
 
 def test_layers_are_chosen_as_words_or_numbers(

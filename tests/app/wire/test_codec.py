@@ -108,26 +108,20 @@ def test_a_server_from_before_models_were_divided_is_read() -> None:
     assert (read.weights, read.kv_cache) == (divided.memory.weights, divided.memory.kv_cache)
 
 
-def test_a_server_from_before_ranks_is_read_and_one_of_now_by_a_window_of_then() -> None:
-    """What a step tells of their exchange stands behind all else."""
+def test_a_server_with_ranks_and_stages_is_read() -> None:
+    """Earlier versions divided a model, and told of each step how long the parts waited."""
     snapshot = synthetic.snapshot(1.0)
-    step = StepRecord(3, 0.5, 0.1, (), 1, 0, num_threads=2, exchange_s=0.25)
-    model = dataclasses.replace(snapshot.model, num_ranks=2, num_stages=3)
-    sent = dataclasses.replace(snapshot, config=EngineConfig(), steps=(step,), model=model)
+    step = StepRecord(3, 0.5, 0.1, (), 1, 0, num_threads=2)
+    sent = dataclasses.replace(snapshot, config=EngineConfig(), steps=(step,))
     kind, body = EventWriter().write(m.SnapshotEvent(sent))
-    event = EventReader().read(kind, pack(msgspec.msgpack.decode(body)))
-    assert isinstance(event, m.SnapshotEvent)
-    assert (event.snapshot.steps, event.snapshot.model.num_ranks) == ((step,), 2)
-    assert event.snapshot.model.num_stages == 3
     parts = msgspec.msgpack.decode(body)
     (steps,) = [part for part in parts if isinstance(part, list) and len(part) == 1]
-    assert steps[0].pop() == step.exchange_s
-    told = next(part for part in parts if isinstance(part, dict) and "num_ranks" in part)
-    del told["num_ranks"], told["num_stages"]
+    steps[0].append(0.25)
+    told = next(part for part in parts if isinstance(part, dict) and "num_parameters" in part)
+    told |= {"num_ranks": 2, "num_stages": 3}
     event = EventReader().read(kind, pack(parts))
-    assert isinstance(event, m.SnapshotEvent) and event.snapshot.model.num_ranks == 1
-    assert event.snapshot.model.num_stages == 1
-    assert event.snapshot.steps == (dataclasses.replace(step, exchange_s=0.0),)
+    assert isinstance(event, m.SnapshotEvent)
+    assert (event.snapshot.steps, event.snapshot.model) == ((step,), sent.model)
 
 
 @given(of(History))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 from pathlib import Path
@@ -11,6 +12,7 @@ import torch
 
 from engine.hardware import devices, machine
 from engine.hardware.devices import Gpu
+from engine.hardware.idle_cores import FreeCores, allowed_cores
 from tests.engine.fake_nvml import NVMLError, fake_nvml
 
 GIB = 2**30
@@ -133,6 +135,19 @@ def test_cpu_affinity() -> None:
         assert machine.machine_info().logical_cores == 1
     finally:
         os.sched_setaffinity(0, allowed)
+
+
+@pytest.mark.parametrize("number", [errno.EPERM, errno.ENOSYS, errno.EINVAL])
+def test_a_sandbox_that_forbids_to_ask_leaves_all_cores(
+    monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    def refuse(*args: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    for name in ("sched_getaffinity", "nice"):
+        monkeypatch.setattr(os, name, refuse, raising=False)
+    assert allowed_cores() == frozenset(range(os.cpu_count() or 1))
+    assert FreeCores(2)._last[1] is not None  # the use by other programs is still known
 
 
 @pytest.mark.parametrize(

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import pytest
 import torch
 
@@ -48,20 +46,6 @@ def test_one_device_after_the_other(
         (1 - share) / GPU.flops_per_s + share / CPU.flops_per_s
     )
     assert (both.machine, both.dtype, both.num_threads) == (MODEL.device_name, "bfloat16", 8)
-
-
-def test_gpus_beside_each_other_are_as_fast_as_the_slowest_lets_them(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    slower = dataclasses.replace(GPU, read_bytes_per_s=3e12)
-    measured = {"cuda:1": GPU, "cuda:2": slower}
-    monkeypatch.setattr(peaks, "measure_peaks", lambda d, n, device, stop=None: measured[device])
-    config = EngineConfig(
-        device="cuda:1", dtype="bfloat16", num_threads=8, tensor_parallel_size=2
-    )
-    found = peaks_for(config, MODEL)
-    assert found.machine == MODEL.device_name
-    assert (found.read_bytes_per_s, found.flops_per_s) == (6e12, 2 * GPU.flops_per_s)
 
 
 @pytest.mark.parametrize("turns", tiered([0, 2, 6], [2]))

@@ -141,15 +141,3 @@ def test_a_model_is_loaded_by_as_many_threads_as_find_a_core() -> None:
     assert set_ == [3, 1, 4]
     assert told == ["Reading 0/3", "Reading 1/3", "Reading 2/3"]
     assert load(1, [9.0]) == ([1], [])
-
-
-@pytest.mark.parametrize(
-    ("most", "ranks", "tried"), [(8, 2, {2, 4, 8}), (9, 4, {4, 8}), (1, 2, {2})]
-)
-def test_ranks_have_as_many_each(most: int, ranks: int, tried: set[int]) -> None:
-    threads = Threads(most, 8, tensor_parallel_size=ranks)
-    seen = {threads.step(1, lambda count: 0.016 / count) for _ in range(2_000)}
-    seen |= {threads.step(1, lambda count: 0.001 * count) for _ in range(4_000)}
-    assert seen == tried
-    beside = {threads.step(LARGE, others=7.5) for _ in range(100)}
-    assert min(beside) == ranks and all(count % ranks == 0 for count in beside)

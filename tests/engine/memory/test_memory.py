@@ -260,23 +260,6 @@ class TestOfACheckpoint:
         assert again.limit == plain.limit + GIB
         assert again.free == plain.free + GIB
 
-    def test_of_several_gpus_the_one_with_least_counts(
-        self, checkpoint: Checkpoint, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        """What this engine holds on the first helps nothing where others use the second."""
-        free = {"cuda:0": 4 * GIB, "cuda:1": 8 * GIB}
-        monkeypatch.setattr("engine.memory.plan.free_memory", lambda name: (free[name], 32 * GIB))
-        settings = config(
-            device="cuda:0", dtype="float32", max_model_len=256, tensor_parallel_size=2
-        )  # fmt: skip
-        assert plan_memory(checkpoint, settings).free == 4 * GIB
-        held = {"cuda:0": 10 * GIB, "cpu": 20 * GIB}
-        assert plan_memory(checkpoint, settings, in_use=held).free == 8 * GIB
-        held["cuda:1"] = GIB
-        assert plan_memory(checkpoint, settings, in_use=held).free == 9 * GIB
-        alone = settings.replace(tensor_parallel_size=1)
-        assert plan_memory(checkpoint, alone, in_use=held, host_layers=0).free == 14 * GIB
-
     @pytest.mark.parametrize("free_mib", [1, 200, 300, 600, 1000, 4000])
     def test_an_automatic_context_leaves_half_of_the_free_ram(
         self, free_mib: int, checkpoint: Checkpoint, monkeypatch: pytest.MonkeyPatch

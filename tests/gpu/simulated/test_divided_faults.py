@@ -179,7 +179,7 @@ def test_a_class_that_cannot_be_divided_leaves_the_engine_as_it_was(
         return replace(place(*args), before=("model.rotary_emb",))  # the embeddings are not
 
     monkeypatch.setattr(loader, "place", elsewhere)
-    with pytest.raises(UnsupportedModelError, match="multiple devices"):
+    with pytest.raises(UnsupportedModelError, match="CPU offload"):
         engine.reconfigure(gpu_layers="1")
     assert tokens_of(engine) == wanted
 

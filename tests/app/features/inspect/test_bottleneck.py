@@ -104,36 +104,6 @@ def test_only_steps_with_the_current_settings_count(panel: BottleneckPanel) -> N
     assert [one.index for one in panel.model._steps] == [23]
 
 
-def test_the_exchange_between_ranks_is_told_and_another_number_of_them_begins_anew(
-    panel: BottleneckPanel,
-) -> None:
-    panel.open_model()
-    panel.show_peaks(PeaksMeasured(PEAKS))
-    panel.show()
-    alone = seen(1.0, step(1))
-    panel.update_snapshot(alone)
-    assert panel.counted.text() and " ms" not in panel.counted.text()
-    ranks = dataclasses.replace(alone.model, num_ranks=2)
-    steps = [dataclasses.replace(step(i), exchange_s=0.001 * i) for i in (2, 3)]
-    panel.update_snapshot(dataclasses.replace(seen(2.5), model=ranks))  # the news of it
-    panel.update_snapshot(dataclasses.replace(seen(9.0, *steps), model=ranks))
-    assert numbers(panel.note.text())[0] == 2
-    assert "2.5 ms" in panel.counted.text()
-
-
-def test_another_number_of_stages_begins_anew(panel: BottleneckPanel) -> None:
-    panel.open_model()
-    panel.show_peaks(PeaksMeasured(PEAKS))
-    panel.show()
-    alone = seen(1.0, step(1), step(2), step(3))
-    panel.update_snapshot(alone)
-    assert numbers(panel.note.text())[0] == 3
-    stages = dataclasses.replace(alone.model, num_stages=2)
-    panel.update_snapshot(dataclasses.replace(seen(2.5), model=stages))  # the news of it
-    panel.update_snapshot(dataclasses.replace(seen(9.0, step(4), step(5)), model=stages))
-    assert numbers(panel.note.text())[0] == 2
-
-
 def test_other_devices_have_other_peaks(panel: BottleneckPanel) -> None:
     """A layer that moved to the CPU, for one."""
     asked: list[int] = []

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import os
 import signal
@@ -191,5 +190,3 @@ def test_a_step_in_one_line() -> None:
     entries = (StepEntry("a", "decode", 1), StepEntry("b", "prefill", 96))
     step = StepRecord(812, 0.0, 0.0284, entries, 2, 3, ("c",), model_s=0.0251, sample_s=0.001)
     assert numbers(step_line(step)) == [812, 28.4, 1, 96, 2, 3, 25.1, 1.0, 1]
-    divided = dataclasses.replace(step, exchange_s=0.0042, preempted=())
-    assert step_line(divided).endswith(" 4.2 ms")

@@ -2,23 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 from typing import Any
 
 import pytest
-from hypothesis import assume, given
-from hypothesis import strategies as st
 
 from app.features.tune.server_commands import DRAFT_SETTINGS as SETTINGS_OF_IT
 from app.features.tune.server_commands import (
-    DRAFTS_SGLANG,
-    DRAFTS_VLLM,
     UNTRANSLATED,
-    VERIFY,
     Facts,
     ServerCommand,
-    known_drafts,
 )
 from app.features.tune.servers import (
     SERVERS,
@@ -27,7 +20,6 @@ from app.features.tune.servers import (
     vllm_command,
 )
 from engine.config import SETTINGS, EngineConfig
-from engine.units import precision_name
 from tests.figures import numbers
 
 BASE = EngineConfig(
@@ -41,7 +33,6 @@ OTHER: dict[str, Any] = {
     "gpu_memory_utilization": 0.7, "kv_allocation": "contiguous",
     "quantization": "nf4", "quantization_head": "int8", "kv_cache_dtype": "fp8",
     "enforce_eager": True, "gpu_layers": "20",
-    "tensor_parallel_size": 4, "pipeline_parallel_size": 3,
 }  # fmt: skip
 """A value of each setting that is not its default."""
 
@@ -167,157 +158,8 @@ def test_a_division_that_no_server_makes_is_told(make: Any) -> None:
     assert make(BASE.replace(gpu_layers="20"), divided).missing == ("GPU layers (20)",)
 
 
-@pytest.mark.parametrize(
-    ("make", "flag"),
-    [
-        (vllm_command, "--tensor-parallel-size"),
-        (sglang_command, "--tp-size"),
-        (tensorrt_llm_command, "--tp_size"),
-    ],
-)
-def test_ranks_have_the_name_that_each_server_gives_them(make: Any, flag: str) -> None:
-    command = make(BASE.replace(tensor_parallel_size=4, device="cuda:0"))
-    assert option(command, flag) == "4" and not command.missing
-    assert command.notes == make(BASE).notes
-    assert flag not in words(make(BASE))
-    on_cpu = make(BASE.replace(tensor_parallel_size=2, device="cpu"))
-    (note,) = set(on_cpu.notes) - set(make(BASE).notes)
-    assert numbers(note) == [2, 2] and option(on_cpu, flag) == "2"
-    assert make(BASE.replace(device="cpu")).notes == make(BASE).notes
-
-
 DRAFTING = BASE.replace(
     speculative_method="draft_model",
     speculative_model="/models/the draft",
     num_speculative_tokens=3,
 )
-
-
-@pytest.mark.parametrize(
-    ("make", "flag"),
-    [
-        (vllm_command, "--pipeline-parallel-size"),
-        (sglang_command, "--pp-size"),
-        (tensorrt_llm_command, "--pp_size"),
-    ],
-)
-def test_stages_have_the_name_that_each_server_gives_them(make: Any, flag: str) -> None:
-    command = make(BASE.replace(pipeline_parallel_size=3, device="cuda:0"))
-    assert option(command, flag) == "3" and not command.missing
-    assert flag not in words(make(BASE)) and flag not in make(DRAFTING).comments
-
-
-def test_what_servers_do_not_do_with_stages_is_told() -> None:
-    """SGLang refuses to start with either."""
-    staged = DRAFTING.replace(pipeline_parallel_size=2, device="cuda:0")
-    command = sglang_command(staged)
-    assert "--enable-mixed-chunk" in words(sglang_command(DRAFTING))
-    assert not {"--enable-mixed-chunk", "--speculative-algorithm"} & set(words(command))
-    assert command.missing == ("Speculative decoding (draft model)",)
-    assert sum("--pp-size" in note for note in command.notes) == 2
-    ngram = sglang_command(staged.replace(speculative_method="ngram"))
-    assert "NGRAM" not in ngram.comments
-    off = sglang_command(staged.replace(speculative_method="off"))
-    assert sum("--pp-size" in note for note in off.notes) == 1 and not off.missing
-    command = vllm_command(staged)
-    assert "--speculative-config" in words(command)
-    assert any("--pipeline-parallel-size" in note for note in command.notes)
-
-
-def test_a_draft_model_is_named_in_the_words_of_each_server() -> None:
-    values = json.loads(option(vllm_command(DRAFTING), "--speculative-config"))
-    assert values == {
-        "method": "draft_model", "model": "/models/the draft", "num_speculative_tokens": 3,
-    }  # fmt: skip
-    command = sglang_command(DRAFTING)
-    assert option(command, "--speculative-algorithm") == "STANDALONE"
-    assert option(command, "--speculative-draft-model-path") == "/models/the draft"
-    assert option(command, "--speculative-num-steps") == "3"
-    assert option(command, "--speculative-num-draft-tokens") == "4"
-    lines = tensorrt_llm_command(DRAFTING).text.splitlines()
-    assert {"  decoding_type: DraftTarget", "  max_draft_len: 3"} <= set(lines)
-    assert '  speculative_model_dir: "/models/the draft"' in lines
-
-
-def test_n_grams_need_no_model() -> None:
-    config = BASE.replace(speculative_method="ngram", prompt_lookup_max=4)
-    values = json.loads(option(vllm_command(config), "--speculative-config"))
-    assert values["prompt_lookup_max"] == 4 and "model" not in values
-    assert "--speculative-draft-model-path" not in words(sglang_command(config))
-    assert "  max_matching_ngram_size: 4\n" in tensorrt_llm_command(config).text
-
-
-@pytest.mark.parametrize("make", SERVERS)
-def test_drafting_that_adapts_is_a_remark_and_drafting_that_is_off_is_none(make: Any) -> None:
-    fixed = make(DRAFTING.replace(speculative_adaptive=False))
-    (note,) = set(make(DRAFTING).notes) - set(fixed.notes)
-    assert numbers(note) == [3]
-    off = make(BASE.replace(prompt_lookup_max=9, speculative_model="/models/x"))
-    assert off == make(BASE)
-    assert make(DRAFTING.replace(num_speculative_tokens=0)) == make(BASE)
-
-
-@pytest.mark.parametrize("methods", [DRAFTS_VLLM, DRAFTS_SGLANG, {}])
-def test_a_method_that_a_server_lacks_is_named(methods: Any) -> None:
-    is_missing = "speculative_method" not in known_drafts(DRAFTING, methods)
-    assert is_missing == (not methods)
-
-
-@pytest.mark.parametrize(
-    ("make", "method", "flag", "value"),
-    [
-        (vllm_command, "fp8", "--quantization", "fp8"),
-        (vllm_command, "nf4", "--quantization", "bitsandbytes"),
-        (sglang_command, "fp8", "--quantization", "fp8"),
-        (sglang_command, "int8", "--torchao-config", "int8wo"),
-        (sglang_command, "int4", "--torchao-config", "int4wo-64"),
-    ],
-)
-def test_rounding_while_loading_is_said_where_the_server_can(
-    make: Any, method: str, flag: str, value: str
-) -> None:
-    command = make(BASE.replace(quantization=method, quantization_group_size=64))
-    assert option(command, flag) == value and not command.missing
-    assert any(precision_name(method) in note for note in command.notes)
-
-
-@pytest.mark.parametrize(
-    ("make", "method"),
-    [(vllm_command, "int8"), (vllm_command, "int4"), (sglang_command, "nf4"),
-     *((tensorrt_llm_command, method) for method in ("int8", "int4", "nf4", "fp8"))],
-)  # fmt: skip
-def test_rounding_that_a_server_lacks_is_named_with_another_way(make: Any, method: str) -> None:
-    command = make(BASE.replace(quantization=method))
-    assert command.missing == (f"{SETTINGS['quantization'].label} ({method.upper()})",)
-    assert "inferdeck quantize" in command.comments
-
-
-@pytest.mark.parametrize("make", SERVERS)
-@pytest.mark.parametrize("method", ["awq", "gptq", "compressed-tensors", "bitsandbytes", "none"])
-def test_a_quantized_checkpoint_needs_no_option(make: Any, method: str) -> None:
-    assert make(BASE.replace(quantization=method)) == make(BASE)
-
-
-@pytest.mark.parametrize("make", SERVERS)
-def test_a_precision_that_was_left_to_the_engine_is_left_to_the_server(make: Any) -> None:
-    command = make(BASE.replace(dtype="auto"), Facts(dtype="float32"))
-    assert "float32" not in command.text and "auto" in command.text
-    assert any(precision_name("float32") in note for note in command.notes)
-    assert make(BASE, Facts(dtype="bfloat16")).notes == make(BASE).notes  # it was chosen
-
-
-@pytest.mark.parametrize("make", SERVERS)
-def test_what_is_copied_says_what_to_verify(make: Any) -> None:
-    command = make(BASE.replace(batching="static"))
-    script = command.as_script
-    assert script.startswith(command.text)
-    (line,) = [line for line in script.splitlines() if "Batching (static)" in line]
-    assert line.startswith("# ") and command.server in line
-    assert f"# {VERIFY}" in script.splitlines()
-    assert not make(BASE).missing
-
-
-@given(st.text(min_size=1), st.sampled_from(SERVERS))
-def test_any_path_survives_the_shell(path: str, make: Any) -> None:
-    assume("\0" not in path and "\\\n" not in path and "\nEOF\n" not in path)
-    assert path in words(make(EngineConfig(model=path)))
