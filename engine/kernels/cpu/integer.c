@@ -40,7 +40,7 @@ typedef struct {
     uint8_t *has_low;            /* [rows, groups] */
 } activations;
 
-#define STANDS_OUT 12 /* times the mean magnitude of its group */
+#define STANDS_OUT 16 /* times the mean magnitude of its group */
 
 /* Rows a power of two apart would all lie in the same few lines of a cache. */
 #define APART 64
