@@ -40,7 +40,7 @@ from engine.host.kv_cache import (
     with_layers,
 )
 from engine.host.resolve import resolve
-from engine.host.token_budget import measured_budget
+from engine.host.token_budget import measured_budget, with_largest_step
 from engine.memory.plan import plan_memory
 from engine.memory.profiling import measure_activations
 from engine.models.architecture import config_named, resolve_class
@@ -193,7 +193,7 @@ class _Builder:
             held = dict(loaded.bytes_on)
             held[config.device] += draft.weights_bytes if draft is not None else 0
             measured = plan_memory(
-                checkpoint, config, in_use=held, activations=step_bytes,
+                checkpoint, with_largest_step(config, budget), in_use=held, activations=step_bytes,
                 host_layers=loaded.device_map.host_layers,
             )  # fmt: skip
             plan = dataclasses.replace(measured, undivided_model_len=plan.undivided_model_len)

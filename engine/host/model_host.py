@@ -21,7 +21,7 @@ from engine.host.assembly import Assembly, measuring_runner
 from engine.host.description import with_steps
 from engine.host.kv_cache import build_caches, capture_steps, with_layers
 from engine.host.loading import Cancelled, Progress, assemble, build, release_memory
-from engine.host.token_budget import BUDGET_ON_GPU, measured_budget
+from engine.host.token_budget import BUDGET_ON_GPU, measured_budget, with_largest_step
 from engine.memory.plan import plan_memory, shrunk
 from engine.models.checkpoint import Checkpoint
 from engine.runner.cuda_graphs import most_rows
@@ -99,7 +99,7 @@ class ModelHost:
         stays = config.change_class(self.config) is not Change.RELOAD
         plan = plan_memory(
             checkpoint or assembly.checkpoint,
-            config,
+            with_largest_step(config, assembly.info.token_budget),
             in_use=assembly.taken,
             activations=assembly.step_bytes if self._has_same_steps(config) else None,
             host_layers=assembly.host_layers if stays else None,
@@ -129,6 +129,12 @@ class ModelHost:
             budget = measured_budget(self.config, runner)
             assembly.info = dataclasses.replace(assembly.info, token_budget=budget)
         return config.replace(max_num_batched_tokens=budget.tokens)
+
+    @property
+    def prompt_limit(self) -> int:
+        """See `Scheduler`."""
+        budget = self.info.token_budget
+        return 0 if budget is None else budget.prompt_limit(self.config)
 
     def use(self, config: EngineConfig) -> None:
         """Apply live settings; capture graphs if more requests may run."""

@@ -69,6 +69,13 @@ def measured_budget(
     return TokenBudget(chosen, taken, LIMIT_S)
 
 
+def with_largest_step(config: EngineConfig, budget: TokenBudget | None) -> EngineConfig:
+    """`config` with the tokens of its largest step as the budget, for the memory plan."""
+    if budget is None or not (limit := budget.prompt_limit(config)):
+        return config
+    return config.replace(max_num_batched_tokens=limit)
+
+
 def _prompts(config: EngineConfig, tokens: int) -> list[Span]:
     """One new prompt; several where the context is shorter. Their blocks are the first ones."""
     assert config.max_model_len is not None, "resolved"

@@ -8,6 +8,9 @@ order of arrival. Drafts get the remaining budget: they never delay a prompt and
 When blocks run out, the request admitted last is preempted: its blocks are freed, and it is
 computed again later (with prefix hits where its blocks are still cached). A step that preempts
 admits nobody.
+
+While no request decodes, the first prompt may get more than the budget, which bounds the ITL of
+requests that do (`prompt_limit`): those behind it would wait for all of it in any case.
 """
 
 from __future__ import annotations
@@ -44,7 +47,12 @@ class Scheduler:
     change it must be committed, or cancelled with `revoke_next`.
     """
 
-    def __init__(self, config: EngineConfig, pool: BlockPool, root: bytes) -> None:
+    def __init__(
+        self, config: EngineConfig, pool: BlockPool, root: bytes, prompt_limit: int = 0
+    ) -> None:
+        """prompt_limit: tokens that the first prompt may get in a step while no request decodes; 0:
+        the budget."""
+        self.prompt_limit = prompt_limit
         self.tables = BlockTables(config, pool, root)
         self.waiting: list[Request] = []
         self.running: list[Request] = []
@@ -86,16 +94,20 @@ class Scheduler:
         while self.running:
             self._preempt(self.running.pop())
 
-    def update(self, config: EngineConfig) -> None:
+    def update(self, config: EngineConfig, prompt_limit: int = 0) -> None:
         """Apply live settings from the next step on."""
+        self.prompt_limit = prompt_limit
         if not config.enable_prefix_caching:
             self.pool.clear_prefixes()
             for request in self.requests:
                 request.num_published_blocks = 0
         self.tables.config = config
 
-    def replace_pool(self, config: EngineConfig, pool: BlockPool, root: bytes) -> None:
+    def replace_pool(
+        self, config: EngineConfig, pool: BlockPool, root: bytes, prompt_limit: int = 0
+    ) -> None:
         """Continue on a new pool after a cache rebuild; no request may have blocks."""
+        self.prompt_limit = prompt_limit
         if any(request.block_table for request in self.requests):
             raise IntegrityError("The block pool was replaced while requests used its blocks.")
         self.tables = BlockTables(config, pool, root)
@@ -108,21 +120,30 @@ class Scheduler:
         preempted: list[Request] = []
         while len(self.running) > self.config.max_num_seqs:
             preempted.append(self._preempt(self.running.pop()))
-        budget = self.config.step_token_limit
+        used = 0
         grants: list[Grant] = []
         for request in list(self.running):
-            if budget == 0:
+            room = self._room(used)
+            if room == 0:
                 break
-            num_tokens = min(request.num_uncomputed_tokens, budget)
+            num_tokens = min(request.num_uncomputed_tokens, room)
             if request not in self.running or not self._make_room(request, num_tokens, preempted):
                 break
             grants.append(Grant(request, request.num_computed_tokens, num_tokens))
-            budget -= num_tokens
+            used += num_tokens
         if preempted:
             return StepPlan(tuple(grants), tuple(preempted))
-        grants += self._admit(budget, now)
+        grants += self._admit(used, now)
         held_back = self._held_back(grants)
         return StepPlan(tuple(self._with_draft_places(grants)), (), held_back)
+
+    def _room(self, used: int) -> int:
+        """Tokens that a step with `used` tokens may still grant."""
+        budget = self.config.step_token_limit
+        if used or self.prompt_limit <= budget:
+            return max(0, budget - used)
+        decodes = any(request.num_uncomputed_tokens == 1 for request in self.running)
+        return budget if decodes else self.prompt_limit
 
     def commit(self, plan: StepPlan, outcomes: Mapping[str, Outcome], now: float = 0.0) -> None:
         """Apply a computed step: append tokens, publish full blocks, free finished requests."""
@@ -226,15 +247,17 @@ class Scheduler:
         self.tables.extend(request, end)
         return True
 
-    def _admit(self, budget: int, now: float) -> list[Grant]:
+    def _admit(self, used: int, now: float) -> list[Grant]:
+        """used: tokens that the step has granted."""
         grants: list[Grant] = []
         if not self.running:
             self._batch_places = min(len(self.waiting), self.config.max_num_seqs)
         promised = self.tables.promised(self.running)
-        while budget > 0 and self.waiting and len(self.running) < self.config.max_num_seqs:
+        while self.waiting and len(self.running) < self.config.max_num_seqs:
             if self.config.batching == "static" and self._batch_places == 0:
                 break
-            first = self._first_in_line(budget)
+            room = self._room(used)
+            first = self._first_in_line(room) if room else None
             if first is None:
                 break
             request, cached, num_tokens, total = first
@@ -252,7 +275,7 @@ class Scheduler:
             grant = Grant(request, num_cached_tokens, num_tokens, num_cached_tokens)
             grants.append(grant._replace(is_resumed=request.num_preemptions > 0))
             self._batch_places = max(0, self._batch_places - 1)
-            budget -= num_tokens
+            used += num_tokens
         return grants
 
     def _first_in_line(self, budget: int) -> Candidate | None:

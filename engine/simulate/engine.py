@@ -74,7 +74,7 @@ class SimulatedEngine:
         self._requests: dict[str, Request] = {}
         self._pending: list[OutputEvent] = []
         self._recorder = Recorder()
-        self._scheduler = Scheduler(self.config, *self._new_pool())
+        self._scheduler = Scheduler(self.config, *self._new_pool(), self._prompt_limit)
         self.reconfigure(**changes)
 
     # -- the clock --------------------------------------------------------------------------
@@ -195,13 +195,18 @@ class SimulatedEngine:
                   self.model_info.max_model_len)  # fmt: skip
             self._scheduler.preempt_all()
             self.config, self.plan = wanted, plan
-            self._scheduler.replace_pool(wanted, *self._new_pool())
+            self._scheduler.replace_pool(wanted, *self._new_pool(), self._prompt_limit)
         elif change is not None:
             self.config = wanted
-            self._scheduler.update(wanted)
+            self._scheduler.update(wanted, self._prompt_limit)
         return change
 
     # -- parts ------------------------------------------------------------------------------
+
+    @property
+    def _prompt_limit(self) -> int:
+        budget = self.model_info.token_budget
+        return 0 if budget is None else budget.prompt_limit(self.config)
 
     def _new_pool(self) -> tuple[BlockPool, bytes]:
         pool = BlockPool(self.plan.num_blocks, self.config.block_size)

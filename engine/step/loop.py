@@ -36,7 +36,7 @@ class StepLoop:
         self.streams: dict[str, OutputStream] = {}
         self.pending: list[OutputEvent] = []  # they come with the next step
         self.on_size: Callable[[int], None] = lambda num_tokens: None
-        self.scheduler = Scheduler(host.config, *host.new_pool())
+        self.scheduler = Scheduler(host.config, *host.new_pool(), host.prompt_limit)
         self.speculator = host.new_speculator()
         self.threads = self._new_threads()
         self._next: InFlightStep | None = None  # launched before the last one was read
@@ -237,7 +237,7 @@ class StepLoop:
 
     def update(self, config: EngineConfig) -> None:
         """Apply live settings."""
-        self.scheduler.update(config)
+        self.scheduler.update(config, self._host.prompt_limit)
         if self.speculator is not None:
             self.speculator.update(config)
         self.threads.update(config)
@@ -265,7 +265,8 @@ class StepLoop:
         self._fit_cache()
 
     def _fit_cache(self) -> None:
-        self.scheduler.replace_pool(self._host.config, *self._host.new_pool())
+        pool, root = self._host.new_pool()
+        self.scheduler.replace_pool(self._host.config, pool, root, self._host.prompt_limit)
         self.speculator = self._host.new_speculator()
         self.threads = self._new_threads()
 

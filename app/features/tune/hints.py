@@ -100,7 +100,7 @@ class _Second:
     prefills: int = 0
     mixed: int = 0
     largest: tuple[int, float] = (0, 0.0)  # tokens, duration of the step with most tokens
-    slowest: tuple[float, int] = (0.0, 0)  # duration, tokens of the longest step
+    slowest: tuple[float, int] = (0.0, 0)  # duration, tokens of the longest step with decode
 
     def add(self, step: StepRecord) -> None:
         prefill = decode = 0
@@ -116,7 +116,8 @@ class _Second:
         self.mixed += prefill > 0 and decode > 0
         if prefill + decode >= self.largest[0]:
             self.largest = max(self.largest, (prefill + decode, step.duration))
-        self.slowest = max(self.slowest, (step.duration, prefill + decode))
+        if decode:
+            self.slowest = max(self.slowest, (step.duration, prefill + decode))
 
 
 def _step_text(duration: float, tokens: int) -> str:
@@ -218,10 +219,13 @@ class Hints:
                 f"Auto: {budget.tokens:,} tokens of a new prompt took "
                 f"{duration_text(budget.seconds)} at load (limit {duration_text(budget.limit_s)})"
             )
+            if budget.prompt_tokens > budget.tokens:
+                most = counted(budget.prompt_tokens, "token")
+                measured += f"; up to {most} of a prompt while no request decodes"
             slowest = max((second.slowest for second in self._seconds), default=(0.0, 0))
             if slowest[0] <= budget.limit_s:
                 return measured
-            return f"{measured} · slowest in the last minute: {_step_text(*slowest)}"
+            return f"{measured} · slowest with decode in the last minute: {_step_text(*slowest)}"
         if not self._seconds:
             return NO_STEP
         tokens, duration = max(second.largest for second in self._seconds)

@@ -18,6 +18,7 @@ from engine.host.token_budget import CHOICES, LIMIT_S, measured_budget
 from engine.runner.model_runner import ModelRunner
 from engine.sampling_params import SamplingParams
 from engine.snapshot import TokenBudget
+from engine.snapshot.engine import PROMPT_LIMIT_S
 
 MakeEngine = Callable[..., LLMEngine]
 
@@ -68,6 +69,10 @@ def test_it_is_the_largest_step_within_the_limit(
     if found.tokens < CHOICES[-1] and found.seconds <= 0.6 * LIMIT_S:
         assert machine.taken(2 * found.tokens) > LIMIT_S - 1e-9
     assert machine.blocks == 0 and max(machine.lengths) <= LARGEST_BUDGET
+    assert found.prompt_tokens in CHOICES and found.prompt_tokens >= found.tokens
+    longest = found.seconds * found.prompt_tokens / found.tokens
+    assert longest <= PROMPT_LIMIT_S or found.prompt_tokens == found.tokens
+    assert 2 * longest > PROMPT_LIMIT_S or found.prompt_tokens == CHOICES[-1]
 
 
 def test_a_step_that_was_disturbed_is_repeated() -> None:
@@ -115,6 +120,27 @@ def test_what_is_left_open_is_measured_at_each_load(
     assert budget is not None and engine.config.max_num_batched_tokens == budget.tokens == 64
     assert engine.reconfigure(max_num_batched_tokens=None) is None
     assert engine.generate([[1, 2, 3]], SamplingParams(temperature=0, max_tokens=2))[0].token_ids
+
+
+def test_a_prompt_alone_is_computed_in_larger_steps_to_the_same_tokens(
+    make_engine: MakeEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = TokenBudget(64, 0.4, LIMIT_S)
+    monkeypatch.setattr("engine.host.loading.measured_budget", lambda config, make: found)
+    engine = make_engine(max_num_batched_tokens=None, enable_prefix_caching=False)
+    prompts = [[n * k % 90 + 1 for n in range(200)] for k in (3, 5)]
+    sizes: list[int] = []
+    engine.report_steps(sizes.append, lambda: None)
+    params = SamplingParams(temperature=0, max_tokens=4)
+    larger = [result.token_ids for result in engine.generate(prompts, params)]
+    assert sizes[:2] == [200, 64]  # the first decodes while the second is computed
+    sizes.clear()
+    engine.reconfigure(max_num_batched_tokens=63)  # set by the user
+    assert [result.token_ids for result in engine.generate(prompts, params)] == larger
+    assert max(sizes) == 63
+    engine.reconfigure(block_size=8, max_num_batched_tokens=None)
+    engine.generate(prompts[:1], params)
+    assert max(sizes) == 200
 
 
 def test_auto_stays_auto_where_a_load_measures_nothing(

@@ -33,10 +33,13 @@ class SchedulerMachine(RuleBasedStateMachine):
     """Adds, aborts, reconfigures and steps at random; the driver checks after every step."""
 
     @initialize(
-        config=configs, num_blocks=st.integers(8, 40), drafts=st.sampled_from([0, 0, 1, 3, 8])
-    )
-    def start(self, config: EngineConfig, num_blocks: int, drafts: int) -> None:
-        self.driver = Driver(config, num_blocks, drafts)
+        config=configs, num_blocks=st.integers(8, 40), drafts=st.sampled_from([0, 0, 1, 3, 8]),
+        prompt_limit=st.sampled_from([0, 20, 60]),
+    )  # fmt: skip
+    def start(
+        self, config: EngineConfig, num_blocks: int, drafts: int, prompt_limit: int
+    ) -> None:
+        self.driver = Driver(config, num_blocks, drafts, prompt_limit)
 
     @rule(prompt=prompts, max_tokens=st.integers(1, 12))
     def add(self, prompt: list[int], max_tokens: int) -> None:
@@ -60,7 +63,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         kept = self.driver.config
         wanted = config.replace(block_size=kept.block_size, kv_allocation=kept.kv_allocation)
         self.driver.config = wanted
-        self.driver.scheduler.update(wanted)
+        self.driver.scheduler.update(wanted, self.driver.prompt_limit)
         self.driver.scheduler.check_integrity()
 
     @rule(config=configs)
@@ -113,6 +116,32 @@ def test_first_admissions_follow_arrival() -> None:
             if grant.request.request_id not in first_seen:
                 first_seen.append(grant.request.request_id)
     assert first_seen == [r.request_id for r in requests if r]
+
+
+@pytest.mark.parametrize(
+    ("limit", "steps"),
+    [
+        (0, [[8], [8], [4, 4], [1, 6], [1, 1]]),
+        (16, [[16], [4, 4], [1, 6], [1, 1]]),
+        (64, [[20], [1, 7], [1, 3], [1, 1]]),
+    ],
+)
+def test_a_prompt_gets_more_than_the_budget_while_no_request_decodes(
+    limit: int, steps: list[list[int]]
+) -> None:
+    """Not the one behind it, and not where the budget was set since."""
+    config = EngineConfig(
+        max_num_seqs=2, max_num_batched_tokens=8, block_size=4, enable_prefix_caching=False
+    )
+    driver = Driver(config, 40, prompt_limit=limit)
+    driver.add([0] * 20, 8)
+    driver.add([1] * 10, 4)
+    plans = [driver.step() for _ in steps]
+    assert [[grant.num_tokens for grant in plan.grants] for plan in plans] == steps
+    driver.run()
+    driver.scheduler.update(config)
+    driver.add([0] * 20, 8)
+    assert driver.step().num_tokens == 8
 
 
 def test_a_step_that_preempted_admits_nobody() -> None:

@@ -50,17 +50,22 @@ def test_an_idle_engine(idle: EngineSnapshot) -> None:
 
 def test_a_measured_budget_says_why_it_was_chosen(idle: EngineSnapshot) -> None:
     hints = Hints()
-    model = dataclasses.replace(idle.model, token_budget=TokenBudget(256, 0.14, 0.25))
-    config = idle.config.replace(max_num_batched_tokens=256)
+    model = dataclasses.replace(idle.model, token_budget=TokenBudget(2048, 0.14, 0.25))
+    config = idle.config.replace(max_num_batched_tokens=2048)
     measured = dataclasses.replace(idle, model=model, config=config)
     hints.update(measured)
-    assert numbers(hints.hint("max_num_batched_tokens")) == [256, 140, 250]
+    assert numbers(hints.hint("max_num_batched_tokens")) == [2048, 140, 250]
     slow = step(999.0, 1.8, StepEntry("a", "prefill", 255), StepEntry("b", "decode", 1))
-    within = step(998.0, 0.2, StepEntry("a", "prefill", 256))
-    hints.update(dataclasses.replace(measured, steps=(within,)))
-    assert numbers(hints.hint("max_num_batched_tokens")) == [256, 140, 250]
+    within = step(998.0, 0.2, StepEntry("a", "decode", 1), StepEntry("b", "prefill", 255))
+    alone = step(997.0, 1.9, StepEntry("a", "prefill", 2048))  # no request waits for a token
+    hints.update(dataclasses.replace(measured, steps=(alone, within)))
+    assert numbers(hints.hint("max_num_batched_tokens")) == [2048, 140, 250]
     hints.update(dataclasses.replace(measured, steps=(within, slow)))
-    assert numbers(hints.hint("max_num_batched_tokens")) == [256, 140, 250, 256, 1.8]
+    assert numbers(hints.hint("max_num_batched_tokens")) == [2048, 140, 250, 256, 1.8]
+    model = dataclasses.replace(model, token_budget=TokenBudget(256, 0.14, 0.25))
+    config = config.replace(max_num_batched_tokens=256)
+    hints.update(dataclasses.replace(measured, model=model, config=config))
+    assert numbers(hints.hint("max_num_batched_tokens"))[:4] == [256, 140, 250, 2048]
 
 
 def test_the_cache_names_its_precision(idle: EngineSnapshot) -> None:
