@@ -26,12 +26,12 @@ def quantize_rows(x: Tensor) -> tuple[Tensor, Tensor]:
 
 def quantize_groups(x: Tensor, group: int) -> Tensor:
     """x [T, K] as products with weights in groups round it: to 8 bits, or to 16 in groups of inputs
-    where one is more than 12 times the mean magnitude."""
+    where one is more than 16 times the mean magnitude."""
     wide = x.float().view(len(x), -1, group)
     largest = wide.abs().amax(-1, keepdim=True).clamp_min(1e-30)
     fine = (wide * (32512.0 / largest)).round().int()
     coarse = (fine + 128 >> 8) * 256
-    stands_out = fine.abs().sum(-1, keepdim=True) * 12 < 32512 * group
+    stands_out = fine.abs().sum(-1, keepdim=True) * 16 < 32512 * group
     return (torch.where(stands_out, fine, coarse) * (largest / 32512.0)).view_as(x)
 
 
