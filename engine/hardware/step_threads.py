@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 Progress = Callable[[str, int, int], None]
 
-LARGE = 64
+LARGE = 32
 """Tokens of a step that is computed with all threads that have a core: there is enough to do for
 each of them, and steps differ too much in length to be compared."""
 BYTES_PER_THREAD = 32 * 2**20
