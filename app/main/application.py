@@ -200,8 +200,9 @@ class Application(QObject):
         )
         refuse = self.engine_settings.commands.refusal_of
         self.views = EngineViews(
-            bridge, self._clock, self, self.name_of, refuse, self.charts.group.cursor
-        )
+            bridge, self._clock, self, self.name_of, refuse, self.charts.group.cursor,
+            lambda request_id: self.pages.chat.generation.record_of(request_id),
+        )  # fmt: skip
 
     def _make_pages(self) -> Pages:
         bridge, settings, session = self.bridge, self.settings, self.session
@@ -213,7 +214,7 @@ class Application(QObject):
             chat,
             name_of=self.name_of,
             clock=self._clock,
-            steps=self.views.steps_between,
+            steps_of=self.views.steps_of,
             asks_about_links=lambda: preferences.get("confirm_links"),
         )
         hub = Hub()

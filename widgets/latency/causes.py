@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from itertools import pairwise
 from statistics import median
 from typing import NamedTuple
 
@@ -78,6 +79,16 @@ class ReplyTimes(RequestTimes):
     """The times of a reply with the reasons of its long gaps."""
 
     reasons: tuple[Reason, ...] = ()
+
+    @property
+    def itl_s(self) -> list[float]:
+        """Without the wait for the first token of a continuation."""
+        waits = {reason.place for reason in self.reasons if reason.cause is Cause.CONTINUED}
+        gaps: list[float] = []
+        for place, (before, event) in enumerate(pairwise(self.tokens)):
+            if place not in waits:
+                gaps += [(event.time - before.time) / event.num_tokens] * event.num_tokens
+        return gaps
 
 
 class Gap(NamedTuple):

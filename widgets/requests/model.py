@@ -1,8 +1,9 @@
-"""`RequestModel`: a row of figures per request."""
+"""`RequestModel`: a row of figures per request. A continued reply keeps its row."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from statistics import fmean
 from typing import Any, NamedTuple
 
 from PySide6.QtCore import QModelIndex, QObject, Qt
@@ -38,6 +39,15 @@ class RequestRecord(NamedTuple):
     num_preemptions: int | None
 
 
+class ReplyRecord(NamedTuple):
+    """A request that ended, or all of those of a reply that was continued, whose times begin at 0.
+    """
+
+    times: RequestTimes
+    num_prompt_tokens: int
+    num_cached_tokens: int
+
+
 def record_of(request: RequestSnapshot) -> RequestRecord:
     state = str(request.state)
     if request.state is RequestState.RUNNING:
@@ -56,12 +66,11 @@ def ended(
     record: RequestRecord, reason: FinishReason, times: RequestTimes, num_preemptions: int
 ) -> RequestRecord:
     """After its last token: without blocks. num_preemptions: -1 to keep that of the record."""
-    preempted = _told(num_preemptions)
+    preempted, gaps = _told(num_preemptions), times.itl_s
     return record._replace(
         state=ENDS[reason], is_active=False, num_output=times.num_output_tokens,
         num_blocks=None if record.num_blocks is None else 0,
-        queue_s=times.queue_s, ttft_s=times.ttft_s,
-        itl_s=mean_gap_s(times, times.num_output_tokens),
+        queue_s=times.queue_s, ttft_s=times.ttft_s, itl_s=fmean(gaps) if gaps else None,
         num_preemptions=record.num_preemptions if preempted is None else preempted,
     )  # fmt: skip
 
@@ -143,7 +152,7 @@ class RequestModel(RowTable[RequestRecord]):
             if row is None:
                 self.times[record.request_id] = request.times
                 self._append(record)
-            elif self.records[row].is_active:
+            elif self.records[row].is_active or record.arrival > self.records[row].arrival:
                 self.times[record.request_id] = request.times
                 if self.records[row] != record:
                     self.records[row] = record
@@ -160,13 +169,16 @@ class RequestModel(RowTable[RequestRecord]):
         num_preemptions: -1 if not reported."""
         row = self._places.get(request_id)
         if row is None:
+            # (the times of a continued reply begin at 0, and it is the newest)
+            arrival = times.arrival or max((r.arrival for r in self.records), default=0.0)
             begun = RequestRecord(
-                request_id, "", True, times.arrival, num_prompt, num_cached, 0, 0,
+                request_id, "", True, arrival, num_prompt, num_cached, 0, 0,
                 None, None, None, None,
             )  # fmt: skip
             self._append(ended(begun, reason, times, num_preemptions))
         else:
-            self.records[row] = ended(self.records[row], reason, times, num_preemptions)
+            record = self.records[row]._replace(num_prompt=num_prompt, num_cached=num_cached)
+            self.records[row] = ended(record, reason, times, num_preemptions)
             self.dataChanged.emit(self.index(row, 0), self.index(row, len(COLUMNS) - 1))
         self.times[request_id] = times
         self._drop_old()

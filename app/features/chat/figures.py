@@ -14,7 +14,6 @@ from app.features.models.precision import precision_change
 from engine.messages import OutputEvent
 from engine.snapshot import RequestTimes
 from engine.units import duration_text, rate_text
-from widgets.latency.causes import Cause
 
 if TYPE_CHECKING:
     from app.features.chat.conversation import Passages
@@ -128,12 +127,7 @@ def joined(earlier: Earlier, after: Figures, times: RequestTimes) -> Figures:
         )
     if earlier.times is None:
         return whole
-    waits = {r.place for r in getattr(times, "reasons", ()) if r.cause is Cause.CONTINUED}
-    gaps: list[float] = []
-    for index, (one, other) in enumerate(pairwise(times.tokens)):
-        if index not in waits:
-            gaps += [(other.time - one.time) / other.num_tokens] * other.num_tokens
-    return replace(whole, **_itl(gaps))
+    return replace(whole, **_itl(times.itl_s))
 
 
 def _percentile(ordered: list[float], fraction: float) -> float:

@@ -24,6 +24,7 @@ from engine.messages import EngineCrashed, OutputEvent, Reconfigured, RequestFai
 from engine.sampling_params import SamplingParams
 from engine.snapshot import EngineSnapshot, FinishReason, RequestTimes
 from widgets.latency.causes import Cause, Changed
+from widgets.requests.model import ReplyRecord
 from widgets.tokens.record import TokenRecord
 
 STATUS_INTERVAL_S = 1.0
@@ -94,6 +95,16 @@ class Generation(QObject):
     def conversation_of(self, reply_id: str) -> Conversation | None:
         """The conversation of a reply that was started by this instance."""
         return self._conversations.get(reply_id)
+
+    def record_of(self, reply_id: str) -> ReplyRecord | None:
+        """Of a whole reply that has ended, as shown beside it; None if it is not in memory."""
+        conversation, times = self.conversation_of(reply_id), self._times.of(reply_id)
+        if conversation is None or times is None or reply_id in self._open:
+            return None
+        reply = conversation.messages.get(reply_id)
+        if reply is None or reply.figures is None:
+            return None
+        return ReplyRecord(times, reply.figures.num_prompt_tokens, reply.figures.num_cached_tokens)
 
     def start(
         self, conversation: Conversation, reply: Message, earlier: Earlier | None = None

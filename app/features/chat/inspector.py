@@ -22,8 +22,8 @@ from widgets.controls.text import not_reported_text
 from widgets.latency.growing import GrowingLatency
 from widgets.latency.reply import ReplyLatency, reply_latency
 
-Steps = Callable[[float, float], Sequence[StepRecord]]
-"""Function that returns the steps within a time range."""
+Steps = Callable[[RequestTimes], Sequence[StepRecord]]
+"""Function that returns the steps of a request."""
 AT_ONCE = 2000
 """Tokens of a reply that is explained in the GUI thread."""
 LIVE_MS, COST_SHARE = 400, 100
@@ -60,11 +60,11 @@ class ReplyInspector(QObject):
         view: InspectorView,
         say: Callable[[str], object],
         name_of: Callable[[str], str],
-        steps: Steps,
+        steps_of: Steps,
     ) -> None:
         """`name_of`: how the user knows a request; `say`: shows an error."""
         super().__init__(view)
-        self._controller, self.view, self._say, self._steps = controller, view, say, steps
+        self._controller, self.view, self._say, self._steps_of = controller, view, say, steps_of
         view.latency.name = name_of
         self._blocks = BlockHistory(self._is_of_session)
         self._growing = GrowingLatency()
@@ -248,10 +248,6 @@ class ReplyInspector(QObject):
 
     def _show_phases(self, times: RequestTimes, prompt: Prompt) -> None:
         self.view.phases.show_phases(Phases.of(times, time.perf_counter()), prompt)
-
-    def _steps_of(self, times: RequestTimes) -> Sequence[StepRecord]:
-        """None of a reply of an earlier session, which arrives at 0."""
-        return self._steps(times.arrival, times.tokens[-1].time) if times.arrival else ()
 
     def _show_blocks(self, message: Message) -> None:
         blocks = self._blocks.of(message.id)

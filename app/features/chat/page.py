@@ -64,12 +64,11 @@ class ChatPage(QWidget):
         *,
         name_of: Callable[[str], str] | None = None,
         clock: RedrawClock | None = None,
-        steps: Steps = lambda start, end: (),
+        steps_of: Steps = lambda times: (),
         asks_about_links: Callable[[], bool] = lambda: True,
     ) -> None:
-        """`name_of`: how the user knows a request; `clock`: of all charts; `steps`: of the engine,
-        between two times; `asks_about_links`: whether to ask before the browser opens a web
-        address."""
+        """`name_of`: how the user knows a request; `clock`: of all charts; `steps_of`: those of
+        a request; `asks_about_links`: whether to ask before the browser opens a web address."""
         super().__init__(parent)
         self.controller = controller
         self._asks_about_links = asks_about_links
@@ -84,7 +83,7 @@ class ChatPage(QWidget):
         self.system_prompt = PromptPopover(self)
         names = name_of or controller.title_of
         view = InspectorView(clock or RedrawClock(parent=self), self.close_inspector)
-        self.inspector = ReplyInspector(controller, view, self._say, names, steps)
+        self.inspector = ReplyInspector(controller, view, self._say, names, steps_of)
         self.tokens = ReplyTokensPopover(controller, self.transcript, self, self._say)
         self.branches = BranchPopover(self)
         self.transfer = ChatTransfer(controller, self)

@@ -20,13 +20,14 @@ from app.features.inspect.timeline_tab import TimelineTab
 from app.link.bridge import EngineBridge, EngineState
 from app.window.docks import CardDock, PanelDock
 from engine import messages
-from engine.snapshot import EngineSnapshot, StepRecord
+from engine.snapshot import EngineSnapshot, RequestTimes, StepRecord
 from widgets.blocks.panel import BlocksPanel
 from widgets.latency.popover import LatencyPopover
 from widgets.latency.reply import reply_latency
 from widgets.plot.clock import RedrawClock
 from widgets.plot.link import ChartGroup, LinkedCursor
 from widgets.plot.painted import NONE
+from widgets.requests.model import ReplyRecord
 from widgets.requests.panel import RequestsPanel
 from widgets.speculation.panel import SpeculationPanel
 from widgets.timeline.panel import TimelinePanel
@@ -51,9 +52,11 @@ class EngineViews(QObject):
         name_of: Callable[[str], str],
         refuse: Callable[[str, Any], str] = lambda name, value: "",
         cursor: LinkedCursor | None = None,
+        reply_of: Callable[[str], ReplyRecord | None] = lambda request_id: None,
     ) -> None:
         """`name_of`: display name of a request, e.g. the title of its chat. `refuse(setting,
-        value)`: why the engine cannot take a value, or "". `cursor`: shared with charts."""
+        value)`: why the engine cannot take a value, or "". `cursor`: shared with charts.
+        `reply_of`: the record of a reply that ended, whose figures are shown for its request."""
         super().__init__(parent)
         self.kv_blocks = BlocksPanel(clock)
         self.timeline = TimelinePanel(clock)
@@ -80,7 +83,7 @@ class EngineViews(QObject):
         self.page: InspectPage | None = None
         self.step_link = StepLink(self.timeline.view, cursor or LinkedCursor(self), self)
         self.speculation.chart.join(ChartGroup(self.step_link.cursor, self))
-        self._name_of = name_of
+        self._name_of, self._reply_of = name_of, reply_of
         self.timeline.view.chosen.connect(lambda ordinal: self._on_chosen_step())
         for view in (
             self.kv_blocks, self.timeline, self.requests, self.speculation, self.bottleneck,
@@ -140,16 +143,19 @@ class EngineViews(QObject):
 
     def show_latency_of(self, request_id: str) -> None:
         """Open the latency breakdown of a request, above the table of requests."""
-        times = self.requests.model.times[request_id]
-        steps = self.steps_between(times.arrival, times.tokens[-1].time)
-        latency = reply_latency(request_id, times, steps)
+        reply = self._reply_of(request_id)
+        times = self.requests.model.times[request_id] if reply is None else reply.times
+        latency = reply_latency(request_id, times, self.steps_of(times))
         name = shorten(self.latency.view.name(request_id), LONGEST_NAME, placeholder=" …")
         self.latency.show_latency(latency, f"“{name}”")
         self.latency.toggle_at(self.requests.latency_button)
 
-    def steps_between(self, start: float, end: float) -> list[StepRecord]:
-        """The timeline's steps within a time range."""
-        return self.timeline.view.history.between(start, end)
+    def steps_of(self, times: RequestTimes) -> list[StepRecord]:
+        """The timeline's steps from the arrival of a request to its last token; none where the
+        times begin at 0: of an earlier session, or of a reply that was continued."""
+        if not times.arrival:
+            return []
+        return self.timeline.view.history.between(times.arrival, times.tokens[-1].time)
 
     def show_step(self, index: int) -> None:
         """Point at a step in the timeline, and show the timeline."""
@@ -187,11 +193,14 @@ class EngineViews(QObject):
         self.memory.update_snapshot(snapshot)
 
     def _on_ended(self, event: messages.OutputEvent) -> None:
-        if event.finish_reason is not None and event.times is not None:
-            self.requests.finish(
-                event.request_id, event.finish_reason, event.times, event.num_prompt_tokens,
-                event.num_cached_tokens, event.num_preemptions,
-            )  # fmt: skip
+        if event.finish_reason is None or event.times is None:
+            return
+        shown = self._reply_of(event.request_id) or ReplyRecord(
+            event.times, event.num_prompt_tokens, event.num_cached_tokens
+        )
+        self.requests.finish(
+            event.request_id, event.finish_reason, *shown, event.num_preemptions
+        )
 
     def _on_state(self, state: EngineState) -> None:
         if state in (EngineState.CRASHED, EngineState.EMPTY):

@@ -139,7 +139,8 @@ def test_every_view_shows_the_engine_elsewhere(
     assert not application.charts.ttft.data.is_empty
     now = application.charts.now
     views = application.views
-    until(qtbot, lambda: len(views.steps_between(now - 60, now + 60)) > 5)  # the timeline
+    timeline = views.timeline.view.history
+    until(qtbot, lambda: len(timeline.between(now - 60, now + 60)) > 5)
     snapshots: list[EngineSnapshot] = []
     bridge.snapshot.connect(snapshots.append)
     bridge.add_request("long", "One", SamplingParams(max_tokens=1900, ignore_eos=True))

@@ -82,7 +82,8 @@ def test_a_request_can_be_aborted_from_the_table(qtbot: QtBot, application: Appl
     assert panel.selected.ttft_s is not None and panel.selected.num_blocks == 0
     times = panel.model.times[running]
     last = times.tokens[-1].time
-    qtbot.waitUntil(lambda: bool(views.steps_between(last - 1e-3, last)), timeout=5000)
+    between = views.timeline.view.history.between
+    qtbot.waitUntil(lambda: bool(between(last - 1e-3, last)), timeout=5000)
     qtbot.mouseClick(panel.latency_button, Qt.MouseButton.LeftButton)
     shown = views.latency.view._latency
     assert views.latency.isVisible() and shown is not None
@@ -104,7 +105,8 @@ def test_a_reply_says_where_its_time_went(qtbot: QtBot, application: Application
     figures, times = message.figures, application.pages.chat.times.of(message.id)
     assert text and figures is not None and times is not None
     last = times.tokens[-1].time
-    qtbot.waitUntil(lambda: bool(views.steps_between(last - 1e-3, last)), timeout=5000)
+    between = views.timeline.view.history.between
+    qtbot.waitUntil(lambda: bool(between(last - 1e-3, last)), timeout=5000)
     view = page.transcript.view(message.id)
     assert view is not None and view.latency.isVisible()
     qtbot.mouseClick(view.latency, Qt.MouseButton.LeftButton)
