@@ -26,7 +26,7 @@ from engine.units import (
     weights_text,
 )
 from widgets.controls.text import not_reported
-from widgets.live.metric_store import GIB, MISSING, SPAN_S, MetricStore, Share, memory_used
+from widgets.live.metric_store import GIB, MISSING, RATE_S, SPAN_S, MetricStore, Share, memory_used
 from widgets.live.statistics import Figures, Shown
 from widgets.plot.series import FEWEST_FOR_P99, Floats
 
@@ -87,7 +87,8 @@ class Figure:
 
 
 FIGURES = (
-    Figure("output", METRICS["output"], "000", 3, "tokens_out"),
+    Figure("output", METRICS["output"], "000", 3, "tokens_out",
+           span=f" by all requests, mean of the last {duration_text(RATE_S)}, idle time included"),
     Figure("ttft", METRICS["ttft"], "0,000", 2, "p50", "p50", f", median {LATENCY_SPAN}"),
     Figure("itl", METRICS["itl"], "00 / 00", 1, "p50", "p50 / p99",
            f", {LATENCY_SPAN}\n({NOTHING}: fewer than {FEWEST_FOR_P99} samples)"),

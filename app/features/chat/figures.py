@@ -143,7 +143,7 @@ def figures_line(figures: Figures, precisions: str = "") -> str:
     if figures.itl_ms is not None:
         groups.append(f"mean ITL {_text(figures.itl_ms)}")
     if figures.tokens_per_s is not None:
-        groups.append(rate_text(figures.tokens_per_s))
+        groups.append(decode_text(figures.tokens_per_s))
     unit = "token" if figures.num_tokens == 1 else "tokens"
     given = f" + {figures.num_given_tokens:,} reused tokens" if figures.num_given_tokens else ""
     again = figures.num_continued_tokens
@@ -152,6 +152,12 @@ def figures_line(figures: Figures, precisions: str = "") -> str:
     if precisions:
         groups.append(precisions)
     return GAP.join(groups)
+
+
+def decode_text(tokens_per_s: float) -> str:
+    """ "decode 81.6 tok/s". The header's Output is another figure: of all requests, with the time
+    of prefills and without any request."""
+    return f"decode {rate_text(tokens_per_s)}"
 
 
 def _parts_of_ttft(figures: Figures) -> str:
@@ -182,6 +188,8 @@ def figures_details(figures: Figures, precisions: str = "") -> str:
             f"p50 {_text(figures.itl_p50_ms)}{tail}, "
             f"max {_text(figures.itl_max_ms or 0.0)}"
         )
+    if figures.tokens_per_s is not None:
+        lines.append(f"Decode rate (1 / mean ITL): {rate_text(figures.tokens_per_s)}")
     lines.append(
         f"Prompt: {figures.num_prompt_tokens:,} tokens, "
         f"{figures.num_cached_tokens:,} from the prefix cache"

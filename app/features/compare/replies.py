@@ -9,7 +9,7 @@ from statistics import median
 
 from app.features.chat.controller import ChatController
 from app.features.chat.conversation import State
-from app.features.chat.figures import Figures
+from app.features.chat.figures import Figures, decode_text
 from app.features.chat.generation import records_of
 from app.features.chat.reply_data import ReplyTokens
 from engine.errors import ErrorInfo
@@ -102,14 +102,14 @@ class Reply:
 
     @property
     def summary(self) -> str:
-        """ "TTFT 81.0 ms · 18.2 tok/s · 64 tokens", or the error."""
+        """ "TTFT 81.0 ms · decode 18.2 tok/s · 64 tokens", or the error."""
         if self.stage is Stage.QUEUED or self.stage is Stage.FAILED:
             return self.problem or self.stage.name.lower()
         parts = []
         if self.ttft_s is not None:
             parts.append(f"TTFT {duration_text(self.ttft_s)}")
         if self.tokens_per_s is not None:
-            parts.append(rate_text(self.tokens_per_s))
+            parts.append(decode_text(self.tokens_per_s))
         parts.append(counted(self.num_tokens, "token"))
         if self.stage is Stage.STOPPED:
             parts.append(STOPPED)

@@ -7,7 +7,7 @@ from pytestqt.qtbot import QtBot
 
 from widgets.chat.meters import BETWEEN, FiguresLine
 
-GROUPS = ("TTFT 31 ms", "ITL 9.1 ms", "102 tok/s", "fp32")
+GROUPS = ("TTFT 31 ms", "ITL 9.1 ms", "decode 102 tok/s", "fp32")
 
 
 def test_groups_at_the_end_give_way_whole(qtbot: QtBot) -> None:

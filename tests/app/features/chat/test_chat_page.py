@@ -42,7 +42,7 @@ def test_a_reply_streams_and_ends_with_its_figures(chat: Chat) -> None:
     chat.settle()
     view = chat.page.transcript.views[1]
     assert numbers(view.record.figures)[:5] == [84, 3, 81, 768, 803]
-    assert "mean ITL 18.2 ms    54.9 tok/s    3 tokens" in view.record.figures
+    assert "mean ITL 18.2 ms    decode 54.9 tok/s    3 tokens" in view.record.figures
     assert chat.states == ["complete", "complete"]
     assert [m.text for m in chat.stored()] == ["Why?", "Because **of memory**. Really."]
     assert chat.page.composer.context.lines[0] == "context: 806 of 8,192 tokens"

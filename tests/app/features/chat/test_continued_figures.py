@@ -12,13 +12,17 @@ from pytestqt.qtbot import QtBot
 
 from app.clients.target import Continues
 from app.features.chat.conversation import Message, State
+from app.features.chat.figures import Figures, decode_text
+from app.features.chat.open_reply import Progress
 from app.features.chat.reply_data import continued
+from app.features.compare.replies import Reply
 from app.main.application import Application
-from engine.snapshot import RequestTimes, TokenEvent
+from engine.messages import OutputEvent
+from engine.snapshot import FinishReason, RequestTimes, TokenEvent
 from engine.units import duration_text
 from tests.app.fakes import FakeEngineThread, Script
-from tests.app.window_fixtures import application, ask, reply, script, wait_idle
-from widgets.requests.model import RequestRecord
+from tests.app.window_fixtures import application, ask, reply, wait_idle
+from widgets.requests.model import RequestRecord, mean_gap_s
 
 __all__ = ["application"]  # fixtures
 
@@ -122,3 +126,29 @@ def test_the_wait_for_a_continuation_is_no_time_between_tokens(
     assert len(whole.itl_s) == len(expected)
     if expected:
         assert fmean(whole.itl_s) == pytest.approx(fmean(expected))
+
+
+@given(GAPS)
+def test_the_decode_rate_has_one_definition(gaps: list[tuple[float, int]]) -> None:
+    """Beside a reply, in its progress, in a broadcast and in the table of requests: tokens after
+    the first event over the time since then, while it is written and at its end."""
+    times = times_of(gaps)
+    count = times.num_output_tokens
+    progress, written = Progress(), Reply("r")
+    for event in times.tokens:
+        output = OutputEvent("r", "", tuple(range(event.num_tokens)), event.time, 0, 5, 0)
+        progress.add(output)
+        written.add(output, "m")
+    end = OutputEvent("r", "", (), times.tokens[-1].time, 0, 5, 0,
+                      finish_reason=FinishReason.STOP, times=times)  # fmt: skip
+    shown = Figures.of(end, count, "m").tokens_per_s
+    live = progress.itl_s, mean_gap_s(times, count)
+    if len(gaps) == 1:
+        assert (shown, written.tokens_per_s, *live) == (None, None, None, None)
+        return
+    rate = (count - gaps[0][1]) / (times.tokens[-1].time - times.tokens[0].time)
+    expected = pytest.approx(rate)
+    assert shown == expected and written.tokens_per_s == expected
+    assert [1 / gap for gap in live if gap] == [expected, expected]
+    written.add(end, "m")
+    assert written.tokens_per_s == expected and decode_text(rate) in written.summary

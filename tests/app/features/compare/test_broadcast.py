@@ -42,7 +42,7 @@ def test_every_reply_and_all_together_are_measured() -> None:
     first.add(event(1.0, 1), "m")
     assert first.stage is Stage.GENERATING and first.ttft_s == 1 and first.tokens_per_s is None
     first.add(event(2.0, 2), "m")
-    assert first.tokens_per_s == 2.0 and "2.00 tok/s" in first.summary
+    assert first.tokens_per_s == 2.0 and "decode 2.00 tok/s" in first.summary
     both = totals_text([first, second])
     assert "1 generating, 1 queued" in both and "1.50 tok/s total (2.00 per reply)" in both
     assert "3 tokens in 2 s" in both
