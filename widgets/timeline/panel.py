@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from PySide6.QtCore import Qt
-from PySide6.QtGui import QResizeEvent
+from PySide6.QtGui import QResizeEvent, QShowEvent
 from PySide6.QtWidgets import QFrame, QWidget
 
 from engine.snapshot import EngineSnapshot, Part, StepRecord
@@ -51,8 +51,10 @@ class TimelinePanel(QFrame):
         self.setAccessibleName("Step timeline")
         self.view = TimelineView(clock)
         self.view.pointed.connect(lambda ordinal: self._on_pointed())
+        self.view.chosen.connect(lambda ordinal: self._on_pointed())
         self.view.followed.connect(self._show_following)
         self._clock = clock
+        self._is_idle = False
         self._expired = ""  # why the step that was asked for is not shown
         self._explain: Callable[[StepRecord], str] = lambda step: ""
         self._build()
@@ -107,9 +109,19 @@ class TimelinePanel(QFrame):
         if self.view.history.end:
             self._stack.setCurrentWidget(self._shown)
         self.view.changed()
+        self._is_idle = not snapshot.num_running + snapshot.num_waiting
         due = self._clock.shows(snapshot.time, is_idle=not snapshot.num_running)
         if due and self.isVisible():
             self._show_text()
+
+    def rest(self) -> None:
+        """The model was closed: no snapshot follows."""
+        self._is_idle = True
+        self._show_text()
+
+    def showEvent(self, event: QShowEvent) -> None:
+        super().showEvent(event)
+        self._show_text()  # not kept up to date while hidden
 
     def clear(self) -> None:
         self.view.clear()
@@ -136,22 +148,25 @@ class TimelinePanel(QFrame):
         self._show_text()
 
     def _show_text(self) -> None:
-        history, pointed = self.view.history, self.view.pointed_index
+        """Of the newest step, and of the one pointed at, else the chosen one."""
+        history, at = self.view.history, self.view.pointed_index
+        at = self.view.chosen_index if at == NONE else at
         if history.end == history.first:
             self.line.set_text(self._expired)
             for line in (self.note, self.batch):
                 line.set_text("")
             return
-        self.note.set_text(step_text(history.record(history.end - 1)))
-        if not history.first <= pointed < history.end:
+        newest = step_text(history.record(history.end - 1))
+        self.note.set_text(f"idle · last {newest}" if self._is_idle else newest)
+        if not history.first <= at < history.end:
             self.line.set_text(self._expired or HINT)
             self.batch.set_text("" if self._expired else MORE_HINT)
         else:
-            step = history.record(pointed)
+            step = history.record(at)
             words = (step_text(step), time_text(step), self._explain(step))
             self.line.set_text(" · ".join(filter(None, words)))
             self.batch.set_text(batch_text(step, self.view.name))
-        shown = f"{self.line.text()} {self.batch.text()}" if pointed != NONE else self.note.text()
+        shown = f"{self.line.text()} {self.batch.text()}" if at != NONE else self.note.text()
         self.view.setAccessibleDescription(shown.strip())
 
     def _toggle_following(self) -> None:

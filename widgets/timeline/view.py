@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-from PySide6.QtCore import QPointF, QRect, QRectF, QSignalBlocker, QSize, Qt, Signal
+from PySide6.QtCore import QEvent, QPointF, QRect, QRectF, QSignalBlocker, QSize, Qt, Signal
 from PySide6.QtGui import (
     QColor,
     QFont,
@@ -114,8 +114,12 @@ class TimelineView(PaintedPlot):
         return steps_table(self.history, start, self.end, self.name)
 
     def changed(self) -> None:
-        """New steps arrived. Cheap: drawn by the clock."""
-        if self.pointed_index != NONE and self.pointed_index < self.history.first:
+        """New steps arrived. Cheap: drawn by the clock. A step that leaves the view is not pointed
+        at any more."""
+        oldest = self.history.first
+        if self.follows:
+            oldest = max(oldest, self.end - self.num_columns)
+        if self.pointed_index != NONE and self.pointed_index < oldest:
             self.point_at(NONE)
         if self.chosen_index != NONE and self.chosen_index < self.history.first:
             self.choose(NONE)
@@ -288,6 +292,11 @@ class TimelineView(PaintedPlot):
             self._below = max(0, self._drag.below + rows)
             self.show_until(self._drag.end - round(moved.x() / self.pitch))
         super().mouseMoveEvent(event)
+
+    def leaveEvent(self, event: QEvent) -> None:
+        """Also with the focus: a click gives it, and the chosen step is what stays."""
+        super().leaveEvent(event)
+        self.point_at(NONE)
 
     def mousePressEvent(self, event: QMouseEvent) -> None:
         super().mousePressEvent(event)

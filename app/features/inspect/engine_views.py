@@ -206,6 +206,7 @@ class EngineViews(QObject):
         if state in (EngineState.CRASHED, EngineState.EMPTY):
             self.kv_blocks.clear()
             self.requests.update_requests(())  # no snapshot follows
+            self.timeline.rest()
             self.speculation.clear()
             self.bottleneck.close_model()
             self.memory.clear()

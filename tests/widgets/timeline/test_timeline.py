@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from PySide6.QtCore import QPoint, QPointF, Qt
+from PySide6.QtCore import QEvent, QPoint, QPointF, Qt
 from PySide6.QtGui import QWheelEvent
 from PySide6.QtWidgets import QApplication
 from pytestqt.qtbot import QtBot
@@ -293,3 +293,41 @@ def test_ten_thousand_steps_are_kept_and_no_more(panel: TimelinePanel) -> None:
     view.point_at(view.history.first)
     panel.update_snapshot(state(*steps(12_000, 10)))
     assert view.pointed_index == NONE  # the step that was pointed at is gone
+
+
+def test_the_caption_is_of_the_chosen_step_once_nothing_points(
+    qtbot: QtBot, full: TimelinePanel
+) -> None:
+    view = full.view
+    qtbot.mouseClick(view, Qt.MouseButton.LeftButton, pos=place(full, 290))
+    view.point_at(295)
+    assert view.hasFocus() and numbers(full.line.text())[0] == 295
+    QApplication.sendEvent(view, QEvent(QEvent.Type.Leave))
+    assert numbers(full.line.text())[0] == 290
+    view.choose(NONE)
+    assert full.line.text() == HINT and not numbers(full.batch.text())
+
+
+def test_a_step_that_left_the_view_has_no_caption(full: TimelinePanel) -> None:
+    full.view.point_at(299)
+    full.update_snapshot(state(*steps(300, 5)))
+    assert numbers(full.line.text())[0] == 299
+    full.update_snapshot(state(*steps(305, full.view.num_columns)))
+    assert full.view.pointed_index == NONE and full.line.text() == HINT
+
+
+def test_the_newest_step_is_the_last_one_once_nothing_runs(
+    panel: TimelinePanel, clock: RedrawClock
+) -> None:
+    requests = tuple(synthetic.requests(1, 0))
+    busy = dataclasses.replace(state(*steps(0, 10)), requests=requests)
+    panel.update_snapshot(busy)
+    assert panel.note.text() == step_text(steps(9, 1)[0])
+    panel.update_snapshot(dataclasses.replace(busy, steps=(), requests=(), time=101.0))
+    assert panel.note.text().startswith("idle") and numbers(panel.note.text())[0] == 9
+    panel.hide()
+    panel.update_snapshot(dataclasses.replace(busy, steps=steps(10, 10), time=102.0))
+    panel.show()  # what came while it was hidden
+    assert panel.note.text() == step_text(steps(19, 1)[0])
+    panel.rest()
+    assert panel.note.text().startswith("idle")
