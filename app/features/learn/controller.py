@@ -172,7 +172,7 @@ class Lessons(QObject):
                     if Do.PUT_BACK not in asked:  # else these are being put back
                         self._chosen_before = dict(self._panel.model.chosen)
                     self._tune.result.begin_lesson()
-                    commands.change(self.course.step.setup)
+                    commands.change(self._setup)
                 case Do.START_LOAD:
                     load.start(self.course.lesson.plan)
                 case Do.STOP_LOAD:
@@ -184,6 +184,15 @@ class Lessons(QObject):
                 case Do.PUT_BACK:
                     self._tune.result.end_lesson(self._chosen_before)
                     commands.restore(self._chosen_before)
+
+    @property
+    def _setup(self) -> dict[str, Any]:
+        """Of the step. An automatic KV cache would grow by what the weights give back at Apply, and
+        a lesson changes one thing: it keeps its size."""
+        plan, setup = self._bridge.plan, dict(self.course.step.setup)
+        if self.course.lesson.evaluates and plan is not None:
+            setup["kv_cache_memory_bytes"] = plan.cache_bytes_in_all
+        return setup
 
     def _evaluate(self) -> None:
         config = self._panel.model.applied
@@ -228,15 +237,17 @@ class Lessons(QObject):
     def _sizes(self) -> tuple[int, int]:
         """Bytes of the weights and of the KV cache."""
         model, plan = self._bridge.model, self._bridge.plan
-        return (model.weights_bytes if model else 0), (plan.kv_cache if plan else 0)
+        return (model.weights_bytes if model else 0), (plan.cache_bytes_in_all if plan else 0)
 
     def _resized(self) -> str:
-        """What the change gave another size: an automatic KV cache too."""
-        sizes = zip(("weights", "KV cache"), self._sizes_before, self._sizes, strict=True)
+        """What the change gave another size: of a KV cache, more than the rest of a block."""
+        looks = self._sizes_before, self._sizes
+        texts = ([bytes_text(size) for size in sizes] for sizes in looks)
         return ", ".join(
-            f"{name} {bytes_text(before)} → {bytes_text(after)}"
-            for name, before, after in sizes if before != after
-        )  # fmt: skip
+            f"{name} {before} → {after}"
+            for name, before, after in zip(("weights", "KV cache"), *texts, strict=True)
+            if before != after
+        )
 
     def _on_changed(self, text: str, details: object, chosen: object) -> None:
         """A slider passes other values on its way; moved on while measuring, it starts anew."""

@@ -25,8 +25,8 @@ class Step:
 @dataclass(frozen=True, slots=True)
 class Lesson:
     """wanted: the metrics that have to be measured. why: the reason for the result. in_flight:
-    requests of the load; input, output: their lengths in tokens. evaluates: measure the quality
-    too, after the load."""
+    requests of the load; input, output: their lengths in tokens. evaluates: the lesson is about a
+    precision. The KV cache keeps its size, and the quality is measured too, after the load."""
 
     key: str
     title: str
@@ -74,8 +74,8 @@ LESSONS = (
     Lesson(
         "bits",
         "What 4 bits cost",
-        "4 concurrent requests, on the weights as stored.",
-        (  # without a setup: with other limits the KV cache would get another size at Apply
+        "4 concurrent requests, on the weights as stored. The KV cache keeps its size.",
+        (
             Step("quantization", "int4", "Set Quantization to INT4, then press Apply."),
             Step("kv_cache_dtype", "int8", "Set KV cache dtype to INT8, then press Apply."),
         ),

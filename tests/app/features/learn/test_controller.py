@@ -298,8 +298,22 @@ def test_a_kv_cache_of_another_size_is_told_beside_the_weights(
     lessons._sizes_before = sizes[0]
     monkeypatch.setattr(Lessons, "_sizes", property(lambda self: sizes[-1]))
     assert numbers(lessons._resized())[:4] == [18, 7, 270, 281]
-    sizes.append(sizes[0])
+    sizes.append((sizes[0][0], sizes[0][1] - 2**10))  # the rest of a block
     assert lessons._resized() == ""
+
+
+def test_the_lesson_on_precision_keeps_the_size_of_the_kv_cache(
+    qtbot: QtBot, application: Application, lessons: Lessons
+) -> None:
+    plan, kept = application.bridge.plan, lambda: application.bridge.config.kv_cache_memory_bytes
+    assert plan is not None and kept() is None
+    begin(qtbot, application, "bits")
+    qtbot.waitUntil(lambda: kept() == plan.kv_cache)
+    lessons.callout.next.click()
+    qtbot.waitUntil(lambda: lessons.course.stage is Stage.MEASURING)
+    assert application.bridge.config.quantization == "int4" and kept() == plan.kv_cache
+    lessons.leave()
+    qtbot.waitUntil(lambda: kept() is None)
 
 
 def test_the_offer_is_shown_until_it_is_answered(
