@@ -21,7 +21,7 @@ class ModelButton(QToolButton):
     def __init__(self, parent: QWidget, pressed: Callable[[], object], command: str) -> None:
         """`command`: the one that does the same, for the tooltip."""
         super().__init__(parent)
-        self._title, self._command = "", command
+        self._title, self._whole, self._command = "", "", command
         self.setToolButtonStyle(Qt.ToolButtonStyle.ToolButtonTextBesideIcon)
         self.setLayoutDirection(Qt.LayoutDirection.RightToLeft)  # the arrow follows the text
         self.setIconSize(QSize(_ARROW, _ARROW))
@@ -31,11 +31,12 @@ class ModelButton(QToolButton):
         theme_notifier().changed.connect(self._take_font)
         self._take_font()
 
-    def show_title(self, title: str) -> None:
-        if title != self._title:
-            self._title = title
-            self.setAccessibleName(f"Model: {title}")
-            set_key_tip(self, f"{title}\nOpen another model", self._command)
+    def show_title(self, title: str, whole: str) -> None:
+        """`whole`: for the tooltip, where the title is a part of it."""
+        if (title, whole) != (self._title, self._whole):
+            self._title, self._whole = title, whole
+            self.setAccessibleName(f"Model: {whole}")
+            set_key_tip(self, f"{whole}\nOpen another model", self._command)
             self._elide()
 
     def _take_font(self) -> None:
@@ -47,10 +48,9 @@ class ModelButton(QToolButton):
         """Pixels beside the text."""
         return _ARROW + 2 * SPACE_1 + SPACE_2
 
-    @property
-    def whole_width(self) -> int:
-        """Pixels for the whole title."""
-        advance = self.fontMetrics().horizontalAdvance(self._title)
+    def width_of(self, title: str) -> int:
+        """Pixels for a whole title."""
+        advance = self.fontMetrics().horizontalAdvance(title)
         return advance + SPACE_1 + self._beside  # a text that just fits is elided
 
     def sizeHint(self) -> QSize:

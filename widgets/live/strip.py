@@ -55,6 +55,7 @@ _LEAST_WORDS = 200
 """Pixels that model and state keep before figures give way, at the default text size."""
 _DOT = 8
 _LINE_WIDTH, _LINE_HEIGHT = 56, 18
+_BETWEEN = "  ·  "
 _LINE_TIP = f"\nSparkline: last {duration_text(TREND_S)}"
 
 
@@ -107,10 +108,8 @@ class StatStrip(QFrame):
         self._request_redraw()
 
     def _show_title(self) -> None:
-        self._title = "  ·  ".join(part for part in (self._place, *self._model) if part)
-        if self.switch is not None:
-            self.switch.show_title(self._title)
-            self._place_switch()
+        self._title = _joined(self._place, *self._model)
+        self._place_switch()
 
     def set_state(self, text: str, kind: StateKind = "idle") -> None:
         """The second line: a dot in the colour of `kind`, and a text."""
@@ -121,7 +120,7 @@ class StatStrip(QFrame):
         """Take a snapshot: model and state."""
         model = snapshot.model
         size = bytes_text(model.weights_bytes) if model.weights_bytes else ""
-        precision = "  ·  ".join(filter(None, (size, precision_text(snapshot))))
+        precision = _joined(size, precision_text(snapshot))
         self.set_model(model.name, precision, device_text(snapshot))
         self.set_state(*state_text(snapshot))
         self.clock.shows(snapshot.time, is_idle=not snapshot.num_running)
@@ -190,11 +189,25 @@ class StatStrip(QFrame):
 
     def _place_switch(self) -> None:
         if self.switch is not None:
-            upper, _ = self._rows()
+            (upper, _), right = self._rows(), self._words_end
+            title, _ = self._lines(right)
+            self.switch.show_title(title, self._title)
             height = self.switch.sizeHint().height()
             top = max(1, round(upper.center().y() - height / 2))
-            width = min(self.switch.whole_width, round(self._words_end) - SPACE_2)
+            width = min(self.switch.width_of(title), round(right) - SPACE_2)
             self.switch.setGeometry(SPACE_2, top, width, height)
+
+    def _lines(self, right: float) -> tuple[str, str]:
+        """Words of the two rows that end at `right`: of model and state. A device without room
+        beside the model is beside the state."""
+        *model, device = self._model
+        if self.switch is None:
+            width = SPACE_4 + QFontMetricsF(self._title_font).horizontalAdvance(self._title)
+        else:
+            width = SPACE_2 + self.switch.width_of(self._title)
+        if width <= right or not device:
+            return self._title, self._state
+        return _joined(self._place, *model), _joined(self._state, device)
 
     # Layout and painting ----------------------------------------------------------------------
 
@@ -268,9 +281,10 @@ class StatStrip(QFrame):
         table = theme()
         upper, lower = self._rows()
         left = float(SPACE_4)
+        title, state = self._lines(right)
         for row, font, text, x in (
-            (upper, self._title_font, self._title if self.switch is None else "", left),
-            (lower, self._state_font, self._state, left + SPACE_4),
+            (upper, self._title_font, title if self.switch is None else "", left),
+            (lower, self._state_font, state, left + SPACE_4),
         ):
             painter.setFont(font)
             painter.setPen(table.color("text"))
@@ -314,3 +328,7 @@ class StatStrip(QFrame):
             QToolTip.showText(event.globalPos(), tip, self)
             return True
         return super().event(event)
+
+
+def _joined(*parts: str) -> str:
+    return _BETWEEN.join(filter(None, parts))

@@ -174,6 +174,27 @@ def test_a_narrow_strip_drops_figures_instead_of_cutting(strip, width, keys) -> 
     assert all(a.right() < b.left() for (_, a), (_, b) in itertools.pairwise(shown))
 
 
+@pytest.mark.parametrize("has_switch", (False, True))
+def test_a_device_without_room_beside_the_model_is_beside_the_state(
+    strip: StatStrip, has_switch: bool
+) -> None:
+    switch = strip.add_switch(lambda: None, "file.models") if has_switch else None
+    strip.show()
+    take(strip, snapshot(1.0))
+    name, *_, device = strip.title.split("  ·  ")
+    rows: dict[int, tuple[str, str]] = {}
+    for width in range(1400, 300, -20):
+        strip.resize(width, strip.height())
+        rows[width] = title, state = strip._lines(strip._words_end)
+        assert title.startswith(name) and f"{title} {state}".count(device) == 1
+        if switch is not None:
+            assert title.startswith(switch.text().rstrip("…")) and device in switch.toolTip()
+            assert title != strip.title or "…" not in switch.text()  # else the device is below
+    assert rows[1400] == (strip.title, strip.state[0])
+    assert rows[320][1] == f"{strip.state[0]}  ·  {device}"
+    assert strip.text().count(device) == 1
+
+
 def test_sparklines_give_way_before_figures(strip: StatStrip) -> None:
     lefts = {}
     for width in (1600, 820):
