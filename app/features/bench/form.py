@@ -73,6 +73,7 @@ class BenchForm(FittedFrame):
         self.status, self.error = ElidedLine("text_muted"), wrapped("warning")
         self._arrange()
         self._on_pacing()
+        self._show_error(None)
         self.show_state(False, "", 0.0, None)
 
     def _make_load(self) -> None:
@@ -159,8 +160,9 @@ class BenchForm(FittedFrame):
         goals: list[QWidget] = [label("Goals", "muted")]
         for name, title in LIMITS:
             goals += [label(f"{title} ≤"), self.limits[name]]
-        last = hbox(*goals, label("at", "muted"), self.percentile, SPACE_4, self.bar,
-                    (self.status, 1))  # fmt: skip
+        last = self._row(
+            hbox(*goals, label("at", "muted"), self.percentile), hbox(self.bar, (self.status, 1))
+        )
         margins = (SPACE_3, SPACE_3, SPACE_3, SPACE_3)
         vbox(load, sweep, last, self.error, of=self, margins=margins)
 
@@ -294,6 +296,7 @@ class BenchForm(FittedFrame):
         self.bar.setVisible(is_running)
         self.bar.setValue(round(1000 * share))
         self.status.set_text(text)
+        self.status.setVisible(is_running)
         if problem is not None or is_running:
             self._show_error(problem)
 

@@ -16,6 +16,7 @@ from app.storage.run_records import Kind, State
 from tests.app.cuts import expect_whole
 from tests.app.fakes import Script
 from tests.app.window_fixtures import application, open_model, script, set_text, usual_text
+from widgets.theme.theme import SPACE_3
 
 __all__ = ["application", "script", "usual_text"]
 OPENS = "/models/tiny"
@@ -95,6 +96,12 @@ def test_no_choice_is_cut_in_a_small_window_with_large_text(
     set_text(qtbot, application, 160)
     qtbot.waitUntil(lambda: are_whole() and form.pacing.y() > form.workload.y())
     expect_whole(qtbot, form)
+    below = form.height() - form.percentile.geometry().bottom()
+    assert below <= 2 * SPACE_3  # no empty strip
+    form.show_state(True, "concurrency 8: 3 of 16 requests", 0.2, None)
+    is_below = lambda: form.status.y() > form.percentile.y()
+    qtbot.waitUntil(lambda: is_below() and not form.status.is_cut())
+    form.show_state(False, "", 0.0, None)
     application.window.resize(1600, 1000)
     set_text(qtbot, application, 100)
     qtbot.waitUntil(lambda: are_whole() and form.run.y() < form.rounds.y())
