@@ -15,9 +15,19 @@ from PySide6.QtWidgets import QFrame, QGridLayout, QLabel, QScrollArea, QSizePol
 
 from widgets.controls.layouts import dressed, label, vbox
 from widgets.controls.lines import ElidedLine, title_line
-from widgets.theme.theme import SPACE_1, SPACE_2, SPACE_3, SPACE_4, SPACE_8, restyle
+from widgets.theme.fonts import scaled
+from widgets.theme.theme import (
+    SPACE_1,
+    SPACE_2,
+    SPACE_3,
+    SPACE_4,
+    SPACE_8,
+    restyle,
+    theme_notifier,
+)
 
 COLUMN_WIDTH = 640
+"""At the default text size."""
 _MARGINS, _LOW_MARGINS = (SPACE_8, SPACE_4), (SPACE_2, SPACE_2)  # above and below
 _LINES_OF_THREE = 30  # width, in line heights, that fits three titles in a row
 _WHOLE_PROMPT = 3  # lines
@@ -50,7 +60,7 @@ class EmptyState(QScrollArea):
         self._grid = QGridLayout()
         self._grid.setSpacing(SPACE_2)
         inner = QWidget()
-        inner.setMaximumWidth(COLUMN_WIDTH)
+        self._inner = inner
         parts = (self._title, self._text, SPACE_4, self._hint, SPACE_1, self._grid)
         self._column = vbox(*parts, of=inner, spacing=SPACE_1)
         self._offer: QWidget | None = None
@@ -63,6 +73,12 @@ class EmptyState(QScrollArea):
         outer.setRowStretch(2, 3)
         self.setWidget(content)
         self.set_suggestions([])
+        theme_notifier().changed.connect(self._follow_text_size)
+        self._follow_text_size()
+
+    def _follow_text_size(self) -> None:
+        self._inner.setMaximumWidth(scaled(COLUMN_WIDTH))
+        self._fit()
 
     def set_title(self, title: str, text: str) -> None:
         self._title.setText(title)
@@ -115,7 +131,7 @@ class EmptyState(QScrollArea):
         above, below = _LOW_MARGINS if is_low else _MARGINS
         height = above + below + SPACE_4 + 2 * SPACE_1 + self._title.sizeHint().height()
         if self._text.text():
-            width = min(COLUMN_WIDTH, self.viewport().width() - 2 * SPACE_4)
+            width = min(scaled(COLUMN_WIDTH), self.viewport().width() - 2 * SPACE_4)
             height += SPACE_1 + max(line, self._text.heightForWidth(max(1, width)))
         if self._offer is not None and not self._offer.isHidden():
             height += SPACE_4 + self._offer.sizeHint().height()

@@ -50,8 +50,8 @@ _LEAST_WIDTH = 60
 
 
 class FiguresLine(FittingLine):
-    """As many groups of figures as fit, from the left; where not even the first does, without its
-    details in parentheses: half a number is another number. Selectable text."""
+    """Groups of figures; where they do not fit, without their details in parentheses, and then as
+    many as fit, from the left: half a number is another number. Selectable text."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -60,15 +60,9 @@ class FiguresLine(FittingLine):
 
     def show_line(self, line: str) -> None:
         """`line`: groups separated by BETWEEN."""
-        first, *rest = line.split(BETWEEN)
-        starts = dict.fromkeys((first, first.partition(" (")[0]))
-        self.show_lines(
-            *(
-                BETWEEN.join([start, *rest[:count]])
-                for start in starts
-                for count in range(len(rest), -1, -1)
-            )
-        )
+        short = [group.partition(" (")[0] for group in line.split(BETWEEN)]
+        fewer = (BETWEEN.join(short[:count]) for count in range(len(short), 0, -1))
+        self.show_lines(*dict.fromkeys((line, *fewer)))
 
 
 _WIDTH, _HEIGHT = 64, 6

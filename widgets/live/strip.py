@@ -51,7 +51,7 @@ from widgets.theme.theme import (
     ui_font,
 )
 
-_LEAST_WORDS = 200
+_LEAST_WORDS = 250
 """Pixels that model and state keep before figures give way, at the default text size."""
 _DOT = 8
 _LINE_WIDTH, _LINE_HEIGHT = 56, 18

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
+from PySide6.QtWidgets import QApplication
 from pytestqt.qtbot import QtBot
 
 from widgets.chat.empty_state import EmptyState, Shape
+from widgets.controls.lines import ElidedLine
+from widgets.theme.theme import apply_text_size
 
 SUGGESTIONS = [
     (f"Suggestion {number}", "A question that is long enough for two lines of its card.")
@@ -21,6 +26,12 @@ def empty(qtbot: QtBot) -> EmptyState:
     made.set_suggestions(SUGGESTIONS)
     made.show()
     return made
+
+
+@pytest.fixture
+def usual_size(qapp: QApplication) -> Iterator[None]:
+    yield
+    apply_text_size(qapp, 100)
 
 
 def lowest(empty: EmptyState) -> int:
@@ -51,6 +62,18 @@ def test_one_line_of_each_where_it_has_room(
     empty.resize(width, height - 1)
     qtbot.waitUntil(lambda: empty.shape == Shape(0, columns), timeout=10_000)
     assert not any(card._line.isVisible() for card in empty.cards)
+
+
+def test_titles_are_whole_with_large_text(
+    qtbot: QtBot, qapp: QApplication, empty: EmptyState, usual_size: None
+) -> None:
+    """Three in a row, in a window of 1000 pixels."""
+    apply_text_size(qapp, 160)
+    empty.set_suggestions([("Speculative decoding", "Explain speculative decoding.")] * 6)
+    empty.resize(860, 240)
+    qtbot.waitUntil(lambda: empty.shape == Shape(0, 3), timeout=10_000)
+    titles = [card.findChild(ElidedLine) for card in empty.cards]
+    qtbot.waitUntil(lambda: not any(one is None or one.is_cut() for one in titles), timeout=10_000)
 
 
 def test_a_prompt_that_is_not_seen_is_told(qtbot: QtBot, empty: EmptyState) -> None:

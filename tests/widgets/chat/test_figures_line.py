@@ -34,3 +34,17 @@ def test_a_first_group_that_does_not_fit_loses_its_details_and_no_digits(qtbot: 
     assert line.text() == short
     line.resize(line.fontMetrics().horizontalAdvance("TTFT 17.6 ms") + 4, 20)
     assert line.text() == "TTFT 17.6 ms"
+
+
+def test_details_give_way_before_figures(qtbot: QtBot) -> None:
+    """Also of a group that is not the first."""
+    line = FiguresLine()
+    qtbot.addWidget(line)
+    line.show()
+    groups = ["stopped", "TTFT 17.6 ms (prefill 7.55 ms, 96 of 129 tokens)", "mean ITL 3.5 ms"]
+    line.show_line(BETWEEN.join(groups))
+    advance = line.fontMetrics().horizontalAdvance
+    line.resize(advance(BETWEEN.join(groups)) + 2, 20)
+    assert line.text() == BETWEEN.join(groups)
+    line.resize(line.width() - 10, 20)
+    assert line.text() == BETWEEN.join(["stopped", "TTFT 17.6 ms", "mean ITL 3.5 ms"])

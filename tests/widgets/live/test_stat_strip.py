@@ -8,17 +8,19 @@ import re
 import time
 
 import pytest
+from PySide6.QtGui import QFontMetricsF
 from pytestqt.qtbot import QtBot
 
 from engine.snapshot import Counters, RequestState, Sample
 from tests.figures import numbers
 from tests.widgets.live.conftest import redraw_strip, take, values
-from tests.widgets.synthetic import GIB, load_run, memory, snapshot
+from tests.widgets.synthetic import GIB, load_run, memory, requests, snapshot
 from widgets.live.charts import LiveCharts
 from widgets.live.figures import FIGURES, header_values, state_text
 from widgets.live.metric_store import MetricStore
 from widgets.live.strip import StatStrip
 from widgets.plot.clock import RedrawClock
+from widgets.theme.theme import SPACE_4
 
 
 @pytest.mark.parametrize(
@@ -190,6 +192,13 @@ def test_a_device_without_room_beside_the_model_is_beside_the_state(
         if switch is not None:
             assert title.startswith(switch.text().rstrip("…")) and device in switch.toolTip()
             assert title != strip.title or "…" not in switch.text()  # else the device is below
+    busy = dataclasses.replace(snapshot(1.0), requests=tuple(requests(8, 0)))
+    take(strip, busy)
+    strip.resize(900, strip.height())  # of a window of 1000 pixels
+    state, metrics = strip._lines(0.0)[1], QFontMetricsF(strip._state_font)
+    assert "8 running" in state and device in state
+    assert metrics.horizontalAdvance(state) + 2 * SPACE_4 <= strip._words_end
+    take(strip, snapshot(2.0))
     assert rows[1400] == (strip.title, strip.state[0])
     assert rows[320][1] == f"{strip.state[0]}  ·  {device}"
     assert strip.text().count(device) == 1
@@ -197,11 +206,11 @@ def test_a_device_without_room_beside_the_model_is_beside_the_state(
 
 def test_sparklines_give_way_before_figures(strip: StatStrip) -> None:
     lefts = {}
-    for width in (1600, 820):
+    for width in (1600, 900):
         strip.resize(width, strip.height())
         lefts[width] = [width - place.left() for _, place in strip.shown_figures()]
-    assert len(lefts[1600]) == len(lefts[820]) == len(FIGURES)
-    assert lefts[1600][0] > lefts[820][0] + 100
+    assert len(lefts[1600]) == len(lefts[900]) == len(FIGURES)
+    assert lefts[1600][0] > lefts[900][0] + 100
 
 
 def test_a_sparkline_is_drawn_beside_its_figure(strip: StatStrip) -> None:
