@@ -12,21 +12,33 @@ from typing import Literal
 
 from PySide6.QtCore import QEvent, QObject, Qt, QTimer, Signal
 from PySide6.QtGui import QGuiApplication, QResizeEvent, QShowEvent
-from PySide6.QtWidgets import QFrame, QLabel, QPushButton, QScrollArea, QSizePolicy, QWidget
+from PySide6.QtWidgets import (
+    QBoxLayout,
+    QFrame,
+    QLabel,
+    QPushButton,
+    QScrollArea,
+    QSizePolicy,
+    QWidget,
+)
 
 from app.link.row_names import error_by_row
 from engine.errors import ErrorInfo
 from widgets.controls.buttons import IconButton
-from widgets.controls.layouts import button, hbox, vbox, wrapped
+from widgets.controls.frames import FittedFrame
+from widgets.controls.layouts import STRETCH, button, hbox, vbox, wrapped
 from widgets.controls.notice import ICONS
+from widgets.theme.fonts import scaled
 from widgets.theme.icons import icon_pixmap
 from widgets.theme.theme import SPACE_2, SPACE_3, theme_notifier
 
 Kind = Literal["info", "warning", "error"]
 COPIED_MS = 1500
 STAYS = 0
-MOST_OF_WINDOW, LEAST_HEIGHT = 0.22, 90
-"""Maximum height as a share of the window, and its minimum in pixels."""
+MOST_OF_WINDOW, LEAST_HEIGHT = 0.22, 110
+"""Maximum height as a share of the window, and its minimum in pixels at the default text size."""
+MOST_FOR_BUTTONS = 0.35
+"""Of a notice's width, beside its text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +114,7 @@ class NoticeArea(QScrollArea):
         wanted = self._layout.heightForWidth(self.width())
         if wanted < 0:
             wanted = self._layout.sizeHint().height()
-        limit = max(LEAST_HEIGHT, round(self.window().height() * MOST_OF_WINDOW))
+        limit = max(scaled(LEAST_HEIGHT), round(self.window().height() * MOST_OF_WINDOW))
         self.setFixedHeight(min(wanted, limit))
 
     def show_notice(self, notice: Notice) -> None:
@@ -142,7 +154,9 @@ class NoticeArea(QScrollArea):
         return self._frames[key]
 
 
-class NoticeFrame(QFrame):
+class NoticeFrame(FittedFrame):
+    """The buttons are beside the text; below it where they would take much of its width."""
+
     def __init__(self, notice: Notice, dismiss: Callable[[], None]) -> None:
         super().__init__()
         self.notice, self._close = notice, dismiss
@@ -157,12 +171,18 @@ class NoticeFrame(QFrame):
         close.setAccessibleName("Close notification")
         copy = [self._make_copy()] if notice.details else []
         middle = Qt.AlignmentFlag.AlignVCenter
+        self.words = _selectable(f"{notice.cause} {notice.remedy}".strip())
+        self._actions = hbox(*((one, 0, middle) for one in (*self.buttons, *copy)), STRETCH)
+        self._middle = hbox((self.words, 1), self._actions)
         hbox(
-            (self._icon, 0, middle),
-            (_selectable(f"{notice.cause} {notice.remedy}".strip()), 1),
-            *((one, 0, middle) for one in (*self.buttons, *copy, close)),
+            (self._icon, 0, middle), (self._middle, 1), (close, 0, middle),
             of=self, margins=(SPACE_3, SPACE_2, SPACE_2, SPACE_2),
         )  # fmt: skip
+
+    def fit(self) -> None:
+        is_wide = MOST_FOR_BUTTONS * self.width() >= self._actions.sizeHint().width()
+        directions = QBoxLayout.Direction
+        self._middle.setDirection(directions.LeftToRight if is_wide else directions.TopToBottom)
 
     def _act(self, do: Callable[[], object]) -> None:
         self._close()

@@ -8,6 +8,7 @@ from functools import partial
 from typing import Literal
 
 from PySide6.QtCore import Signal
+from PySide6.QtGui import QResizeEvent
 from PySide6.QtWidgets import QFrame, QProgressBar, QPushButton, QWidget
 
 from engine.messages import LoadProgress
@@ -16,7 +17,8 @@ from widgets.controls.layouts import button, hbox, label, vbox, wrapped
 from widgets.controls.lines import ElidedLine, title_line
 from widgets.theme.theme import SPACE_1, SPACE_2, SPACE_3, figure_font, restyle
 
-MAX_ROWS = 3
+MAX_ROWS, MOST_OF_WINDOW = 3, 0.16
+"""Rows that are shown at once, and their height as a share of the window; at least one is."""
 Tone = Literal["muted", "error"]
 
 
@@ -72,10 +74,18 @@ class WorkArea(QWidget):
     def row(self, key: str) -> WorkRow:
         return self._rows[key]
 
+    def resizeEvent(self, event: QResizeEvent) -> None:
+        super().resizeEvent(event)
+        self._arrange()
+
     def _arrange(self) -> None:
+        room, most = MOST_OF_WINDOW * self.window().height(), 0
+        for row in list(self._rows.values())[:MAX_ROWS]:
+            room -= row.sizeHint().height() + SPACE_2
+            most += room >= 0 or not most
         for place, row in enumerate(self._rows.values()):
-            row.setVisible(place < MAX_ROWS)
-        left = len(self._rows) - MAX_ROWS
+            row.setVisible(place < most)
+        left = len(self._rows) - most
         self._more.setText(f"{left} more on the Models page")
         self._more.setVisible(left > 0)
         self.setVisible(bool(self._rows))

@@ -181,6 +181,20 @@ def test_a_fault_of_the_window_is_logged_and_shown(qapp: QApplication, qtbot: Qt
     assert handler not in logging.getLogger("app").handlers
 
 
+@pytest.mark.parametrize("width", (500, 1400))
+def test_the_buttons_of_a_notice_leave_room_for_its_text(qtbot: QtBot, width: int) -> None:
+    area = NoticeArea()
+    qtbot.addWidget(area)
+    area.resize(width, 100)
+    area.show()
+    actions = [("Choose model", lambda: None), ("Try again", lambda: None)]
+    area.show_notice(Notice("a", "It needs 27.3 GiB. " * 5, "", "error", "Details", (*actions,)))
+    words, first = area.frame("a").words, area.frame("a").buttons[0]
+    qtbot.waitUntil(lambda: words.width() >= 0.55 * width)
+    qtbot.waitUntil(lambda: (first.y() >= words.geometry().bottom()) == (width < 1000))
+    qtbot.waitUntil(lambda: area.frame("a").height() <= area.height())
+
+
 def test_notices_take_a_share_of_the_window_and_scroll_beyond_it(qtbot: QtBot) -> None:
     window = QWidget()
     qtbot.addWidget(window)

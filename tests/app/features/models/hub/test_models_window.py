@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from PySide6.QtCore import Qt
 from PySide6.QtGui import QGuiApplication
-from PySide6.QtWidgets import QApplication, QLabel, QPushButton
+from PySide6.QtWidgets import QApplication, QLabel, QPushButton, QWidget
 from pytestqt.qtbot import QtBot
 
 from app.features.models.fit import MachineFacts
@@ -26,6 +26,7 @@ from tests.app.features.models.hub.test_fit import halves
 from tests.app.window_fixtures import next_run
 from tests.figures import numbers
 from widgets.controls.buttons import CopyButton
+from widgets.controls.layouts import STRETCH, vbox
 
 
 @pytest.fixture
@@ -171,9 +172,25 @@ def test_a_cause_is_read_whole(qtbot: QtBot) -> None:
     assert row._error.isHidden() and not row._bar.isHidden()
 
 
+def test_a_low_window_shows_one_and_counts_the_others(qtbot: QtBot) -> None:
+    window = QWidget()
+    qtbot.addWidget(window)
+    area = WorkArea()
+    vbox(area, STRETCH, of=window)
+    for number in range(MAX_ROWS):
+        area.show_work(Work(f"{number}", f"work {number}"))
+    window.show()
+    for height, count in ((300, 1), (1200, MAX_ROWS)):
+        window.resize(height, height)
+        shown = lambda: sum(not area.row(f"{number}").isHidden() for number in range(MAX_ROWS))
+        qtbot.waitUntil(lambda: shown() == count)  # noqa: B023
+        assert area._more.isVisible() == (count < MAX_ROWS)
+
+
 def test_many_at_once_are_counted(qtbot: QtBot) -> None:
     area = WorkArea()
     qtbot.addWidget(area)
+    area.resize(800, 1200)
     for number in range(MAX_ROWS + 2):
         area.show_work(Work(f"{number}", f"work {number}"))
     shown = [not area.row(f"{number}").isHidden() for number in range(MAX_ROWS + 2)]
