@@ -23,6 +23,7 @@ from engine.snapshot import EngineSnapshot, FinishReason, RequestTimes, StepReco
 
 if TYPE_CHECKING:
     from engine.messages import Prompt
+    from engine.simulate.engine import SimulatedEngine
 
 
 class Engine(Protocol):
@@ -36,15 +37,28 @@ class Engine(Protocol):
     def snapshot(self) -> EngineSnapshot: ...
 
 
+LEAST_LOOK_S = 0.05
+"""Between two snapshots."""
+SIMULATED_LOOK_S = 1.0
+
+
+def _ignore(until: float) -> None:
+    """Real time passes by itself."""
+
+
 class Clock(NamedTuple):
-    """The time that an engine's steps take, and how to let it pass: real, or simulated."""
+    """The time that an engine's steps take, and how to let it pass: real, or simulated. `expect`:
+    until when the load has nothing to do, unless a request ends. `look_s`: least time between two
+    snapshots."""
 
     now: Callable[[], float] = time.perf_counter
     sleep: Callable[[float], None] = time.sleep
+    expect: Callable[[float], None] = _ignore
+    look_s: float = LEAST_LOOK_S
 
-
-LEAST_LOOK_S = 0.05
-"""Between two snapshots."""
+    @classmethod
+    def of(cls, engine: SimulatedEngine) -> Clock:
+        return cls(engine.now, engine.sleep, engine.expect, SIMULATED_LOOK_S)
 
 
 class Pace(NamedTuple):
@@ -133,23 +147,29 @@ class Observed:
     def replay(self, ended: dict[str, int]) -> None:
         """Replay the steps with each request's length. `ended`: the last step of each request."""
         context: dict[str, int] = {}
+        ends = sorted(ended.items(), key=lambda one: -one[1])  # the first at the end
         for step in self.steps:
             self.peak_kv_usage = max(self.peak_kv_usage, step.kv_usage or 0.0)
             for request_id in step.preempted:
                 context.pop(request_id, None)
-            for entry in step.entries:
-                computed = entry.num_cached_tokens + entry.num_tokens + entry.num_accepted
-                context[entry.request_id] = context.get(entry.request_id, 0) + computed
-                self.draft_rounds += entry.num_draft > 0
-                self.drafted += entry.num_draft
-                self.accepted += entry.num_accepted
+            read, only_decodes = 0, bool(step.entries)
+            for request_id, kind, own, cached, drafted, accepted, *_ in step.entries:
+                length = context.get(request_id, 0) + cached + own + accepted
+                context[request_id] = length
+                read += length
+                if kind != "decode":
+                    only_decodes = False
+                if drafted:
+                    self.draft_rounds += 1
+                    self.drafted += drafted
+                    self.accepted += accepted
             self.max_concurrent_requests = max(self.max_concurrent_requests, len(context))
-            if step.entries and all(entry.kind == "decode" for entry in step.entries):
+            if only_decodes:
                 self.num_decode_steps += 1
                 self.decode_s += step.duration
-                self.decode_context_tokens += sum(context[e.request_id] for e in step.entries)
-            for request_id in [r for r in context if ended.get(r, step.index + 1) <= step.index]:
-                del context[request_id]
+                self.decode_context_tokens += read
+            while ends and ends[-1][1] <= step.index:
+                context.pop(ends.pop()[0], None)
 
 
 @dataclass(slots=True)
@@ -177,7 +197,7 @@ class _Load:
         self.run = EngineRun()
         self.in_flight: dict[str, _InFlight] = {}
         self._engine = engine
-        self._now = clock.now
+        self._clock = clock
         self._cost = snapshot_cost
         self._before = engine.snapshot().counters
         self._ended: dict[str, int] = {}
@@ -188,15 +208,21 @@ class _Load:
         request_id = self._engine.add_request(request.prompt or request.prompt_token_ids, params)
         self.in_flight[request_id] = _InFlight(request, arrival)
 
+    def until(self, due: float) -> float:
+        """When it has to act at the latest: now, while a request is to be aborted after a
+        token."""
+        ends = (f.request.output_len >= f.request.max_tokens for f in self.in_flight.values())
+        return due if all(ends) else -math.inf
+
     def step(self) -> None:
         for event in self._engine.step():
             if event.request_id in self.in_flight:
                 self._book(event)
-        began = self._now()
+        began = self._clock.now()
         if began >= self._next_look:
             self._look()
-            now = self._now()
-            self._next_look = now + max((now - began) / self._cost, LEAST_LOOK_S)
+            now = self._clock.now()
+            self._next_look = now + max((now - began) / self._cost, self._clock.look_s)
 
     def finish(self, began: float) -> EngineRun:
         after, seen = self._look().counters, self.run.observed
@@ -271,6 +297,8 @@ def run_load(
                 clock.sleep(max(0.0, due[sent] - now))
                 continue
             before = len(completed)
+            is_next = sent < len(requests) and len(load.in_flight) < places
+            clock.expect(load.until(began + min(due[sent] if is_next else math.inf, limit_s)))
             load.step()
             if len(completed) > before:
                 progress(len(completed), len(requests))

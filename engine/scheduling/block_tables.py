@@ -27,7 +27,8 @@ class BlockTables:
 
     def missing(self, request: Request, num_tokens: int) -> int:
         """Number of further blocks that the request needs for `num_tokens` tokens."""
-        return max(0, self.pool.blocks_for(num_tokens) - len(request.block_table))
+        missing = -(-num_tokens // self.pool.block_size) - len(request.block_table)
+        return missing if missing > 0 else 0
 
     def extend(self, request: Request, num_tokens: int) -> int:
         """Allocate the blocks that the request needs for `num_tokens` tokens, which the pool must

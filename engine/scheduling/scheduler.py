@@ -16,7 +16,7 @@ requests that do (`prompt_limit`): those behind it would wait for all of it in a
 from __future__ import annotations
 
 from bisect import insort
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from engine.config import EngineConfig
@@ -24,6 +24,9 @@ from engine.scheduling.block_pool import BlockPool, IntegrityError
 from engine.scheduling.block_tables import BlockTables, check_invariants
 from engine.scheduling.request import Grant, Outcome, Request, StepPlan
 from engine.snapshot import FinishReason, RequestState
+
+
+_NOTHING_SAMPLED = Outcome(())
 
 
 class Candidate(NamedTuple):
@@ -122,19 +125,20 @@ class Scheduler:
             preempted.append(self._preempt(self.running.pop()))
         used = 0
         grants: list[Grant] = []
-        for request in list(self.running):
-            room = self._room(used)
-            if room == 0:
+        limit = self.config.step_token_limit
+        for place, request in enumerate(list(self.running)):
+            room = limit - used if used else self._room(0)
+            if room <= 0 or place >= len(self.running):  # preempted from the end
                 break
             num_tokens = min(request.num_uncomputed_tokens, room)
-            if request not in self.running or not self._make_room(request, num_tokens, preempted):
+            if not self._make_room(request, num_tokens, preempted):
                 break
             grants.append(Grant(request, request.num_computed_tokens, num_tokens))
             used += num_tokens
         if preempted:
             return StepPlan(tuple(grants), tuple(preempted))
         grants += self._admit(used, now)
-        held_back = self._held_back(grants)
+        held_back = self.held_back(grants)
         return StepPlan(tuple(self._with_draft_places(grants)), (), held_back)
 
     def _room(self, used: int) -> int:
@@ -147,16 +151,18 @@ class Scheduler:
 
     def commit(self, plan: StepPlan, outcomes: Mapping[str, Outcome], now: float = 0.0) -> None:
         """Apply a computed step: append tokens, publish full blocks, free finished requests."""
+        publishes = self.config.enable_prefix_caching
         for grant in plan.grants:
             request = grant.request
-            outcome = outcomes.get(request.request_id, Outcome(()))
+            outcome = outcomes.get(request.request_id, _NOTHING_SAMPLED)
             failed = outcome.finish_reason is FinishReason.ERROR
             request.num_computed_tokens += grant.num_tokens + outcome.num_accepted
             request.token_ids += outcome.token_ids
             if grant.num_draft_places:
                 self.tables.reject_drafts(request)
-            self.tables.mark_draft_kv(request)
-            if self.config.enable_prefix_caching and not failed:
+            if request.num_draft_kv_tokens:
+                self.tables.mark_draft_kv(request)
+            if publishes and not failed:
                 self.tables.publish(request, now)
             if outcome.finish_reason is not None:
                 if failed:
@@ -188,7 +194,7 @@ class Scheduler:
         budget = self.config.step_token_limit - len(requests)
         if not requests or budget < 0 or len(self.running) > self.config.max_num_seqs:
             return None
-        if self.waiting and (len(requests) < len(self.running) or self._could_admit(budget)):
+        if self.waiting and (len(requests) < len(self.running) or self.could_admit(budget)):
             return None
         needed = [self.tables.missing(request, request.num_tokens + 1) for request in requests]
         if sum(needed) > self.pool.num_free_blocks:
@@ -196,7 +202,7 @@ class Scheduler:
         for request in requests:
             self.tables.extend(request, request.num_tokens + 1)
         grants = tuple(Grant(request, request.num_tokens, 1) for request in requests)
-        return StepPlan(grants, (), self._held_back(list(grants)))
+        return StepPlan(grants, (), self.held_back(grants))
 
     def revoke_next(self, plan: StepPlan) -> None:
         """Cancel `plan_next`: the step will be planned again."""
@@ -204,9 +210,9 @@ class Scheduler:
             if grant.request.state is RequestState.RUNNING:
                 self.tables.shorten(grant.request, grant.start)
 
-    def _could_admit(self, budget: int) -> bool:
-        """Whether `_admit` would let the first waiting request join the step."""
-        if len(self.running) >= self.config.max_num_seqs or budget <= 0:
+    def could_admit(self, budget: int) -> bool:
+        """Whether the first waiting request would join a step with `budget` tokens left."""
+        if not self.waiting or len(self.running) >= self.config.max_num_seqs or budget <= 0:
             return False
         if self.config.batching == "static" and self._batch_places == 0:
             return False
@@ -218,6 +224,8 @@ class Scheduler:
     def _with_draft_places(self, grants: list[Grant]) -> list[Grant]:
         """The grants, with room for drafts behind decoding requests as far as the budget and the
         free blocks go. A draft beyond the request's last token would be computed in vain."""
+        if not any(grant.request.draft_limit for grant in grants):
+            return grants
         budget = self.config.step_token_limit - sum(grant.num_tokens for grant in grants)
         result = []
         for grant in grants:
@@ -239,7 +247,10 @@ class Scheduler:
         """Blocks for the request's next tokens, preempting from the end of the running list.
         False if the request itself had to go."""
         end = request.num_computed_tokens + num_tokens
-        while self.tables.missing(request, end) > self.pool.num_free_blocks:
+        missing = self.tables.missing(request, end)
+        if missing <= 0:
+            return True
+        while missing > self.pool.num_free_blocks:
             victim = self.running.pop()
             preempted.append(self._preempt(victim))
             if victim is request:
@@ -252,7 +263,7 @@ class Scheduler:
         grants: list[Grant] = []
         if not self.running:
             self._batch_places = min(len(self.waiting), self.config.max_num_seqs)
-        promised = self.tables.promised(self.running)
+        promised = self.tables.promised(self.running) if self.waiting else 0
         while self.waiting and len(self.running) < self.config.max_num_seqs:
             if self.config.batching == "static" and self._batch_places == 0:
                 break
@@ -290,12 +301,14 @@ class Scheduler:
         total = self.pool.blocks_for(self.tables.admitted_tokens(request)) - len(cached)
         return Candidate(request, cached, num_tokens, total)
 
-    def _held_back(self, grants: list[Grant]) -> tuple[Request, ...]:
+    def held_back(self, grants: Iterable[Grant]) -> tuple[Request, ...]:
         """Those that continuous batching would admit to this step, and a static batch does not.
         Cached prefixes are not counted on."""
-        budget = self.config.step_token_limit - sum(g.num_tokens for g in grants)
         is_closed = self.config.batching == "static" and self.running and not self._batch_places
-        if not is_closed or budget <= 0 or not self.waiting:
+        if not is_closed or not self.waiting:
+            return ()
+        budget = self.config.step_token_limit - sum(g.num_tokens for g in grants)
+        if budget <= 0:
             return ()
         needed, held = self.tables.promised(self.running), []
         for request in self.waiting[: self.config.max_num_seqs - len(self.running)]:

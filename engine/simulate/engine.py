@@ -9,18 +9,20 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
+from bisect import bisect_left
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, cast
 
 from engine.config import Change, EngineConfig
 from engine.errors import ConfigError
 from engine.messages import OutputEvent
 from engine.sampling_params import SamplingParams
 from engine.scheduling.block_pool import BlockPool, root_hash
-from engine.scheduling.request import Outcome, Request, longest_length, refit
+from engine.scheduling.request import Grant, Outcome, Request, longest_length, refit
 from engine.scheduling.scheduler import Scheduler
+from engine.simulate.decode_run import DecodeRun, simulated_token
 from engine.simulate.step_time import Noise, StepTimes, StepWork
-from engine.snapshot import EngineSnapshot, FinishReason, MemoryPlan, ModelInfo
+from engine.snapshot import EngineSnapshot, FinishReason, MemoryPlan, ModelInfo, StepRecord
 from engine.telemetry.recorder import Recorder, StepTimer, entries_of
 from engine.telemetry.snapshots import block_snapshot
 
@@ -72,7 +74,10 @@ class SimulatedEngine:
         self._now = 0.0
         self._num_added = itertools.count()
         self._requests: dict[str, Request] = {}
+        self._told: dict[str, int] = {}  # tokens in the events of each request so far
+        self._outcomes: dict[str, Outcome] = {}  # of a step that does not end the request
         self._pending: list[OutputEvent] = []
+        self._until = -math.inf
         self._recorder = Recorder()
         self._scheduler = Scheduler(self.config, *self._new_pool(), self._prompt_limit)
         self.reconfigure(**changes)
@@ -86,6 +91,11 @@ class SimulatedEngine:
     def sleep(self, seconds: float) -> None:
         # at least the smallest step: who sleeps up to a time arrives, whatever is rounded
         self._now = max(self._now + seconds, math.nextafter(self._now, math.inf))
+
+    def expect(self, until: float) -> None:
+        """Nothing but the end of a request needs attention before this time: `step` goes on until
+        then, or until the end of a request."""
+        self._until = until
 
     @property
     def standard_error(self) -> float:
@@ -113,6 +123,8 @@ class SimulatedEngine:
         )
         self._scheduler.add(request)
         self._requests[request.request_id] = request
+        self._outcomes[request.request_id] = Outcome((simulated_token(request),))
+        self._told[request.request_id] = 0
         return request.request_id
 
     def abort(self, request_id: str) -> None:
@@ -121,22 +133,37 @@ class SimulatedEngine:
         if request is not None:
             self._scheduler.finish(request, FinishReason.ABORT, self._now)
             self._recorder.finished([request])
-            self._pending.append(self._event(request, Outcome((), FinishReason.ABORT)))
+            self._pending.append(self._event(request))
             del self._requests[request_id]
 
     def step(self) -> list[OutputEvent]:
-        """One step, and the events since the last one."""
+        """The next step, and the events since the last one. All steps up to the time that is
+        expected, and the events of requests that ended, with their tokens so far."""
         events, self._pending = self._pending, []
+        several = self._until > self._now
+        while True:
+            run = DecodeRun.of(self._scheduler) if several else None
+            sampling, ended = self._one_step() if run is None else self._decode(run)
+            if not several:
+                events += map(self._event, sampling)
+            elif not ended and self._scheduler.has_unfinished and self._now < self._until:
+                continue
+            else:
+                events += map(self._event, ended)
+            for request in ended:
+                del self._requests[request.request_id]
+            return events
+
+    def _one_step(self) -> tuple[Sequence[Request], list[Request]]:
+        """Returns the requests with a new token, and of these the ones that ended."""
         scheduler = self._scheduler
         timer = StepTimer(self._now)
         plan = scheduler.plan(timer.start)
         if not plan.grants:
-            return events
+            self._until = -math.inf  # time passes by sleeping alone
+            return [], []
         sampling = [grant.request for grant in plan.grants if grant.samples]
-        outcomes = {
-            request.request_id: Outcome((token := _token(request),), request.stop_reason(token))
-            for request in sampling
-        }
+        outcomes = {request.request_id: self._outcome(request) for request in sampling}
         entries = entries_of(plan, outcomes)
         pool = scheduler.pool
         kv_usage = pool.usage  # before finished requests free their blocks
@@ -146,16 +173,48 @@ class SimulatedEngine:
         timer.model_s = self._noise.seconds(work)
         now = self._now = timer.start + timer.model_s
         scheduler.commit(plan, outcomes, now)
-        finished = []
-        for request in sampling:
-            outcome = outcomes[request.request_id]
-            self._recorder.tokens(request, 1, now)
-            events.append(self._event(request, outcome))
-            if outcome.finish_reason is not None:
-                finished.append(request)
-                del self._requests[request.request_id]
+        self._recorder.token_each(sampling, now)
+        finished = [request for request in sampling if request.finish_reason is not None]
         self._recorder.step(plan, entries, finished, scheduler, timer, now, kv_usage)
-        return events
+        return sampling, finished
+
+    def _decode(self, run: DecodeRun) -> tuple[Sequence[Request], list[Request]]:
+        """As `_one_step`, for the steps of the run up to the time that is expected."""
+        scheduler, works = self._scheduler, run.works()
+        seconds = self._noise.ahead(works)
+        ends = list(itertools.accumulate(seconds, initial=self._now))
+        count = bisect_left(ends, self._until, hi=run.count)  # that start before
+        self._noise.skip(count)
+        self._works += works[:count]
+        held_back = tuple(r.request_id for r in scheduler.held_back(_one_token_each(run.requests)))
+        waiting = len(scheduler.waiting)
+        ended = run.advance(scheduler, count, ends[count])
+        num_blocks = scheduler.pool.num_blocks
+        usage = (1 - (num_blocks - run.used_blocks) / num_blocks).tolist()  # as a pool's
+        columns = zip(ends, ends[1 : count + 1], seconds, run.entries(), usage, strict=False)
+        steps = [
+            StepRecord(
+                index=self._recorder.num_steps + index,
+                start=start,
+                duration=end - start,
+                entries=cast("Any", entries),
+                num_running=len(run.requests),
+                num_waiting=waiting,
+                model_s=model_s,
+                held_back=held_back,
+                kv_usage=kv_usage,
+            )
+            for index, (start, end, model_s, entries, kv_usage) in enumerate(columns)
+        ]
+        if ended:
+            steps[-1] = dataclasses.replace(
+                steps[-1],
+                num_running=len(scheduler.running),
+                finished=tuple(request.request_id for request in ended),
+            )
+        self._recorder.decoded(run.requests, steps, ended)
+        self._now = ends[count]
+        return run.requests, ended
 
     def snapshot(self) -> EngineSnapshot:
         """The state now, and the steps and latency samples since the last call."""
@@ -212,27 +271,41 @@ class SimulatedEngine:
         pool = BlockPool(self.plan.num_blocks, self.config.block_size)
         return pool, root_hash(("simulated", self.config.block_size))
 
-    def _event(self, request: Request, outcome: Outcome) -> OutputEvent:
-        is_first = len(request.token_events) == 1 and bool(outcome.token_ids)
+    def _outcome(self, request: Request) -> Outcome:
+        """No simulated token is among those at which a request stops."""
+        goes_on = self._outcomes[request.request_id]
+        if request.num_tokens + 1 < request.max_num_tokens:
+            return goes_on
+        return goes_on._replace(finish_reason=FinishReason.LENGTH)
+
+    def _event(self, request: Request) -> OutputEvent:
+        """Its tokens since its last event, and its end."""
+        told, ended = self._told[request.request_id], request.finish_reason is not None
+        new = request.num_output_tokens - told
+        self._told[request.request_id] += new
+        if ended:
+            del self._told[request.request_id], self._outcomes[request.request_id]
+        is_first = told == 0 and new > 0
         return OutputEvent(
             request_id=request.request_id,
             text="",
-            token_ids=outcome.token_ids,
+            token_ids=(simulated_token(request),) * new,
             time=self._now,
-            step_index=self._recorder.num_steps,
+            step_index=self._recorder.num_steps - 1,
             num_prompt_tokens=request.num_prompt_tokens,
             num_cached_tokens=request.num_cached_tokens,
-            finish_reason=outcome.finish_reason,
-            times=request.times() if is_first or outcome.finish_reason else None,
+            finish_reason=request.finish_reason,
+            times=request.times() if is_first or ended else None,
             is_first=is_first,
             num_preemptions=request.num_preemptions,
             blocks=request.last_blocks,
         )
 
 
-def _token(request: Request) -> int:
-    """All of its output: unlike all tokens of prompts, and unlike those of other requests."""
-    return -1 - request.arrival_index
+
+
+def _one_token_each(requests: Sequence[Request]) -> list[Grant]:
+    return [Grant(request, request.num_computed_tokens, 1) for request in requests]
 
 
 def plan_of(plan: MemoryPlan, before: EngineConfig, wanted: EngineConfig) -> MemoryPlan:

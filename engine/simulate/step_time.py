@@ -216,6 +216,18 @@ class Noise:
             self._num_decodes += 1
         return times.seconds(work) * ratios[place % len(ratios)]
 
+    def ahead(self, decodes: Sequence[StepWork]) -> list[float]:
+        """Seconds of the next steps, which only decode. `skip` then goes on after some of them."""
+        ratios = self._times.decode_ratios
+        places = range(self._num_decodes, self._num_decodes + len(decodes))
+        return [
+            self._times.seconds(work) * ratios[place % len(ratios)]
+            for work, place in zip(decodes, places, strict=True)
+        ]
+
+    def skip(self, num_decodes: int) -> None:
+        self._num_decodes += num_decodes
+
 
 _NUM_RAMPS = len(KNOTS) + 2
 

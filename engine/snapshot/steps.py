@@ -107,6 +107,18 @@ class PackedEntries(PackedRows[StepEntry]):
         self.is_resumed = np.array(resumed, np.bool_)
         self._numbers = np.array(numbers, np.int32)
 
+    @classmethod
+    def of_decodes(cls, request_ids: tuple[str, ...], context: NDArray[np.int64]) -> PackedEntries:
+        """One token of each request, which attends over `context` [n] tokens."""
+        packed = cls.__new__(cls)
+        packed.request_ids = request_ids
+        packed.is_prefill = packed.is_resumed = np.zeros(len(context), np.bool_)
+        packed._numbers = np.zeros((len(_NUMBERS), len(context)), np.int32)
+        packed._numbers[_NUMBERS.index("num_tokens")] = 1
+        packed._numbers[_NUMBERS.index("num_context")] = context
+        packed._numbers[_NUMBERS.index("num_logits")] = 1
+        return packed
+
     def numbers(self, name: str) -> NDArray[np.int32]:
         return self._numbers[_NUMBERS.index(name)]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from engine.scheduling.request import Grant, Outcome, Request, StepPlan
 from engine.scheduling.scheduler import Scheduler
@@ -60,17 +61,45 @@ class Recorder:
 
     def tokens(self, request: Request, count: int, now: float) -> None:
         """`count` tokens of the request became visible at `now`."""
+        events = request.token_events
         if not request.request_id.startswith(BACKGROUND):
-            self._sample(request, count, now)
-        request.token_events.append(TokenEvent(now, count))
+            if events:
+                self.itl += (Sample(now, (now - events[-1].time) / count),) * count
+            else:
+                self.ttft.append(Sample(now, now - request.arrival_time))
+        events.append(TokenEvent(now, count))
         self._generation_tokens += count
 
-    def _sample(self, request: Request, count: int, now: float) -> None:
-        if request.token_events:
-            gap = (now - request.token_events[-1].time) / count
-            self.itl.extend(Sample(now, gap) for _ in range(count))
-        else:
-            self.ttft.append(Sample(now, now - request.arrival_time))
+    def token_each(self, requests: Sequence[Request], now: float) -> None:
+        """One token of each request became visible at `now`: most of these follow a token of one
+        step, and share their records."""
+        event, itl = TokenEvent(now, 1), Sample(now, 0.0)
+        for request in requests:
+            events = request.token_events
+            if not events or request.request_id.startswith(BACKGROUND):
+                self.tokens(request, 1, now)
+                continue
+            gap = now - events[-1].time
+            if gap != itl.value:
+                itl = Sample(now, gap)
+            self.itl.append(itl)
+            events.append(event)
+            self._generation_tokens += 1
+
+    def decoded(
+        self, requests: Sequence[Request], steps: Sequence[StepRecord], ended: Iterable[Request]
+    ) -> None:
+        """One token of each request in each of these successive steps; some ended with the last."""
+        self.token_each(requests, steps[0].end)
+        for before, step in pairwise(steps):
+            self.itl += (Sample(step.end, step.end - before.end),) * len(requests)
+        events = [TokenEvent(step.end, 1) for step in steps[1:]]
+        for request in requests:
+            request.token_events += events
+        self._generation_tokens += len(requests) * len(events)
+        self.finished(ended)
+        self.steps += steps
+        self.num_steps += len(steps)
 
     def finished(self, requests: Iterable[Request]) -> None:
         for request in requests:
@@ -134,19 +163,22 @@ class Recorder:
 
 def entries_of(plan: StepPlan, outcomes: Mapping[str, Outcome]) -> list[StepEntry]:
     """What each request does in the step, taken before it is committed."""
-    return [_entry(grant, outcomes.get(grant.request.request_id)) for grant in plan.grants]
+    return [_entry(grant, outcomes) for grant in plan.grants]
 
 
-def _entry(grant: Grant, outcome: Outcome | None) -> StepEntry:
-    drafts = grant.draft_token_ids
+def _entry(grant: Grant, outcomes: Mapping[str, Outcome]) -> StepEntry:
+    request, start, num_tokens, num_cached, _, drafts, is_resumed = grant
+    accepted = 0
+    if drafts and (outcome := outcomes.get(request.request_id)) is not None:
+        accepted = num_accepted(drafts, outcome.token_ids)
     return StepEntry(
-        grant.request.request_id,
+        request.request_id,
         "decode" if grant.is_decode else "prefill",
-        grant.num_tokens,
-        grant.num_cached_tokens,
-        num_draft=len(drafts),
-        num_accepted=num_accepted(drafts, outcome.token_ids) if drafts and outcome else 0,
-        num_context=grant.end,
-        num_logits=1 + len(drafts) if grant.samples else 0,
-        is_resumed=grant.is_resumed,
+        num_tokens,
+        num_cached,
+        len(drafts),
+        accepted,
+        start + num_tokens + len(drafts),  # num_context
+        1 + len(drafts) if grant.samples else 0,  # num_logits
+        is_resumed,
     )

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from app.bench.calibrate import batch_sizes, calibrate
-from app.bench.load import Clock, Pace
+from app.bench.load import Clock, Pace, run_load
 from app.bench.predict import errors, predict
 from app.bench.runner import BenchRunner, Plan
 from app.bench.workload import Length, Workload
@@ -35,7 +35,7 @@ def like() -> EngineSnapshot:
 
 
 def clock_of(engine: SimulatedEngine) -> Clock:
-    return Clock(engine.now, engine.sleep)
+    return Clock.of(engine)
 
 
 def scripted(**changes: Any) -> SimulatedEngine:
@@ -104,3 +104,38 @@ def test_errors_are_relative_and_of_figures_that_both_have() -> None:
     assert found == pytest.approx(
         {"itl_ms.p50": 0.0, "ttft_ms.p50": -0.1, "output_tokens_per_s": 0.2}
     )
+
+
+@pytest.mark.parametrize("pace", [Pace(6), Pace(request_rate=10.0), Pace()], ids=str)
+@pytest.mark.parametrize("change", [*CHANGES, {"kv_cache_memory_bytes": 40 * synthetic.PLAN.bytes_per_block}], ids=str)
+def test_steps_taken_together_are_those_taken_one_by_one(
+    pace: Pace, change: dict[str, Any]
+) -> None:
+    """The same steps, times, latency samples and counters, in fewer calls."""
+    requests = WORKLOAD.requests("shared", list(range(1000)), 0)
+    found, calls = [], []
+    for one_by_one in (True, False):
+        engine = scripted(**change)
+        clock = Clock.of(engine)
+        clock = clock._replace(expect=lambda until: None) if one_by_one else clock
+        step, count = engine.step, [0]
+
+        def counted(step: Any = step, count: list[int] = count) -> Any:
+            count[0] += 1
+            return step()
+
+        engine.step = counted  # type: ignore[method-assign]
+        run = run_load(engine, requests, pace, clock=clock._replace(look_s=1e9))
+        snapshot = engine.snapshot()
+        found.append((
+            [dataclasses.replace(step, held_back=()) for step in run.observed.steps],
+            sorted(run.requests, key=lambda times: times.arrival),
+            snapshot.counters,
+            engine.standard_error,
+        ))  # fmt: skip
+        calls.append(count[0])
+    (steps, times, *rest), (together, their_times, *their_rest) = found
+    assert len(steps) == len(together) > 80
+    assert steps == together
+    assert times == their_times and rest == their_rest
+    assert calls[1] < calls[0] / 2 or change.get("kv_cache_memory_bytes")
