@@ -32,7 +32,7 @@ def predict(
     engine = SimulatedEngine(like, times, encode, **changes)
     first = dict(list(plan.workload.variants.items())[:1])
     plan = replace(plan, workload=replace(plan.workload, variants=first))
-    runner = BenchRunner(engine, plan, progress, False, Clock(engine.now, engine.sleep))
+    runner = BenchRunner(engine, plan, progress, False, Clock.of(engine))
     (found,) = runner.variants().values()
     return found | {"standard_error": engine.standard_error}
 

@@ -25,7 +25,6 @@ from engine.scheduling.block_tables import BlockTables, check_invariants
 from engine.scheduling.request import Grant, Outcome, Request, StepPlan
 from engine.snapshot import FinishReason, RequestState
 
-
 _NOTHING_SAMPLED = Outcome(())
 
 

@@ -144,7 +144,7 @@ class Bench:
             times = StepTimes.fit([one for part in samples for one in part])
             began = time.process_time()
             simulated = SimulatedEngine(engine.snapshot(), times, **case.changes)
-            own = Clock(simulated.now, simulated.sleep)
+            own = Clock.of(simulated)
             predicted = [self.run(simulated, case.pace, own) for _ in range(2)]
             took = time.process_time() - began
             yield self._compared(case, predicted, measured, took)

@@ -105,9 +105,8 @@ class Table:
                     chunk_ratios=tuple(rng.sample(times.chunk_ratios, len(times.chunk_ratios))),
                 )
                 engine = SimulatedEngine(like, own, **changes)
-                clock = Clock(engine.now, engine.sleep)
                 requests = workload.requests(variant, vocabulary, 0, number)
-                run = run_load(engine, requests, pace, clock=clock)
+                run = run_load(engine, requests, pace, clock=Clock.of(engine))
                 runs.setdefault(values, []).append(run)
         figures = {key: [request_figures([run]) for run in some] for key, some in runs.items()}
         return cls(axes, runs, workload.num_requests, tuple(slowness), figures)

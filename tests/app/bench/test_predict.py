@@ -46,6 +46,7 @@ CHANGES: list[dict[str, Any]] = [
     {}, {"max_num_seqs": 2}, {"max_num_batched_tokens": 32}, {"batching": "static"},
     {"enable_prefix_caching": False}, {"enable_chunked_prefill": False}, {"block_size": 64},
 ]  # fmt: skip
+SMALL_CACHE = {"kv_cache_memory_bytes": 40 * synthetic.PLAN.bytes_per_block}
 
 
 @pytest.mark.parametrize("pace", [Pace(6), Pace(request_rate=10.0), Pace()], ids=str)
@@ -107,7 +108,7 @@ def test_errors_are_relative_and_of_figures_that_both_have() -> None:
 
 
 @pytest.mark.parametrize("pace", [Pace(6), Pace(request_rate=10.0), Pace()], ids=str)
-@pytest.mark.parametrize("change", [*CHANGES, {"kv_cache_memory_bytes": 40 * synthetic.PLAN.bytes_per_block}], ids=str)
+@pytest.mark.parametrize("change", [*CHANGES, SMALL_CACHE], ids=str)
 def test_steps_taken_together_are_those_taken_one_by_one(
     pace: Pace, change: dict[str, Any]
 ) -> None:

@@ -1,0 +1,107 @@
+"""Steps that only decode, computed together.
+
+    arrival    step    step  step  step  step  step  step    step
+    prefill   | a P  | a p | a p | a p | a p | a p | a p  | a p end |
+                      '----------------- a run ------------------'
+
+Until a request ends, arrives or can be admitted, or blocks run out, every step computes one token
+of each running request. The scheduler would plan each of them alike.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from engine.scheduling.request import Request
+from engine.scheduling.scheduler import Scheduler
+from engine.simulate.step_time import StepWork
+from engine.snapshot import FinishReason
+from engine.snapshot.steps import PackedEntries
+
+MOST_STEPS = 256
+"""Of one run, so that its arrays stay small."""
+
+Ints = NDArray[np.int64]
+
+
+class DecodeRun(NamedTuple):
+    """The next `count` steps of `requests`. context: tokens that each attends over in the first
+    one, [requests]; blocks, used_blocks: KV blocks that a step reads, and that are in use, [count].
+    """
+
+    requests: tuple[Request, ...]
+    count: int
+    block_size: int
+    context: Ints
+    blocks: Ints
+    used_blocks: Ints
+
+    @classmethod
+    def of(cls, scheduler: Scheduler) -> DecodeRun | None:
+        """The longest one from now on; None if the next step does something else."""
+        count = _num_steps(scheduler)
+        if not count:
+            return None
+        pool, requests = scheduler.pool, tuple(scheduler.running)
+        size, used = pool.block_size, pool.num_blocks - pool.num_free_blocks
+        context = np.array([request.num_tokens for request in requests])
+        own = np.array([len(request.block_table) for request in requests])
+        blocks = -(-(context + np.arange(count)[:, None]) // size)
+        grown = np.maximum(blocks - own, 0).sum(axis=1)
+        return cls(requests, count, size, context, blocks.sum(axis=1), used + grown)
+
+    def works(self) -> list[StepWork]:
+        """Of each step."""
+        num = len(self.requests)
+        context = int(self.context.sum()) + num * np.arange(self.count)
+        distinct = self.used_blocks * self.block_size
+        columns = zip(context.tolist(), self.blocks.tolist(), distinct.tolist(), strict=True)
+        return [StepWork(num, num, num, c, 0, 0, 0, blocks, d) for c, blocks, d in columns]
+
+    def entries(self) -> list[PackedEntries]:
+        """Of each step."""
+        names = tuple(request.request_id for request in self.requests)
+        return [PackedEntries.of_decodes(names, self.context + n) for n in range(self.count)]
+
+    def advance(self, scheduler: Scheduler, count: int, now: float) -> list[Request]:
+        """Give every request `count` tokens: as many cycles of plan and commit. Returns the
+        requests that end with the last one, at time `now`."""
+        tables, publishes = scheduler.tables, scheduler.config.enable_prefix_caching
+        for request in self.requests:
+            tables.extend(request, request.num_tokens + count - 1)
+            request.token_ids += [simulated_token(request)] * count
+            request.num_computed_tokens += count
+            if publishes:
+                tables.publish(request, now)
+        ended = [r for r in self.requests if r.num_tokens >= r.max_num_tokens]
+        for request in ended:
+            scheduler.finish(request, FinishReason.LENGTH, now)
+        return ended
+
+
+def simulated_token(request: Request) -> int:
+    """All of its output: unlike all tokens of prompts, and unlike those of other requests."""
+    return -1 - request.arrival_index
+
+
+def _num_steps(scheduler: Scheduler) -> int:
+    """Steps up to the first in which a request ends."""
+    running, config = scheduler.running, scheduler.config
+    budget = config.step_token_limit - len(running)
+    if not running or budget < 0 or len(running) > config.max_num_seqs:
+        return 0
+    count = MOST_STEPS
+    for request in running:
+        num_tokens = request.num_tokens
+        if not request.num_prompt_tokens <= request.num_computed_tokens == num_tokens - 1:
+            return 0  # a prompt, or a part of one
+        count = min(count, request.max_num_tokens - num_tokens)
+    if scheduler.could_admit(budget):
+        return 0
+    missing, free = scheduler.tables.missing, scheduler.pool.num_free_blocks
+    while count and sum(missing(r, r.num_tokens + count - 1) for r in running) > free:
+        count //= 2
+    return count
