@@ -110,7 +110,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _changes(comparison: tuple[str, list[Any]] | None) -> dict[str, dict[str, Any]]:
-    from engine.simulate.engine import check_replayed
+    from engine.simulate.settings import check_replayed
 
     if comparison is None:
         return {BASE: {}}

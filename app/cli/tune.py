@@ -72,7 +72,7 @@ def run(args: argparse.Namespace) -> int:
         from app.bench.sweep import Point, rank
         from app.bench.tuner import Tuner, most_trials
         from app.cli.predict import predicted_figures
-        from engine.simulate.engine import REPLAYED
+        from engine.simulate.settings import REPLAYED
 
         def guess(points: Sequence[Point]) -> Sequence[Point]:
             """The points from the best to the worst as predicted; none if that is impossible."""

@@ -4,7 +4,7 @@
 
 The lines are the records of `codec` and `snapshots` by field name. null means "unchanged", so a run
 of lines (a segment of the file) is read from its beginning. Recordings hold no prompt, no reply, no
-token id and no chat title.
+token id and no chat title; prompts that begin alike have equal random numbers (`Arrival`).
 """
 
 from __future__ import annotations
@@ -241,6 +241,7 @@ class _Reader(SnapshotReader):
             "missing": (),
             "told": None,
             "settings_since": line.get("settings_since"),
+            "arrivals": line.get("arrivals", ()),  # missing in older ones
         }
         return WireSnapshot(*msgspec.structs.astuple(checked(values, _Named, FRAME)))
 

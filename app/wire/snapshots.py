@@ -14,6 +14,7 @@ from app.wire.blocks import BlockReader, BlockWriter, WireBlocks
 from app.wire.protocol import ProtocolError
 from engine.config import EngineConfig
 from engine.snapshot import (
+    Arrival,
     Counters,
     EngineSnapshot,
     FinishReason,
@@ -117,6 +118,7 @@ class WireSnapshot(msgspec.Struct, array_like=True):
     threads: ThreadFigures | None = None
     in_ram: tuple[int, int] = (0, 0)
     settings_since: float | None = None
+    arrivals: tuple[Arrival, ...] = ()
 
 
 class SnapshotWriter:
@@ -150,6 +152,7 @@ class SnapshotWriter:
             threads=s.threads,
             in_ram=(s.memory.host_weights, s.memory.host_kv_cache),
             settings_since=self._changed("settings_since", s.settings_since),
+            arrivals=s.arrivals,
         )
 
     def _known(self, r: RequestSnapshot) -> int:
@@ -209,6 +212,7 @@ class SnapshotReader:
             gpus=self._kept("gpus", wire.gpus),
             threads=wire.threads,
             settings_since=self._kept("settings_since", since),
+            arrivals=tuple(one._replace(time=here(one.time)) for one in wire.arrivals),
         )
 
     def _remember(self, tokens: dict[str, tuple[TokenEvent, ...]]) -> None:
@@ -270,11 +274,13 @@ def _request(r: RequestSnapshot, known: int) -> WireRequest:
 
 
 def merge_snapshots(snapshots: Sequence[EngineSnapshot], most: int | None = None) -> EngineSnapshot:
-    """The last snapshot with the steps and samples of all, at most the newest `most` of each."""
+    """The last snapshot with the steps, samples and arrivals of all, at most the newest `most` of
+    each."""
     first = 0 if most is None else -most
     return dataclasses.replace(
         snapshots[-1],
         steps=tuple(step for s in snapshots for step in s.steps)[first:],
         ttft=tuple(sample for s in snapshots for sample in s.ttft)[first:],
         itl=tuple(sample for s in snapshots for sample in s.itl)[first:],
+        arrivals=tuple(arrival for s in snapshots for arrival in s.arrivals)[first:],
     )

@@ -37,6 +37,21 @@ class BlockTables:
         request.block_table += new
         return len(new)
 
+    def fill(self, request: Request, num_tokens: int, now: float) -> None:
+        """Give a request without blocks those of its first tokens, as if they had been computed;
+        nothing if there is no room."""
+        cached = self.find_prefix(request)
+        new = self.pool.blocks_for(self.reserved_tokens(request, num_tokens)) - len(cached)
+        taken_back = sum(self.pool.ref_count[block] == 0 for block in cached)
+        if new + taken_back > self.pool.num_free_blocks:
+            return
+        self.pool.acquire(cached)
+        request.block_table += [*cached, *self.pool.allocate(new)]
+        request.num_published_blocks = len(cached)
+        request.num_computed_tokens = num_tokens
+        if self.config.enable_prefix_caching:
+            self.publish(request, now)
+
     def shorten(self, request: Request, num_tokens: int) -> None:
         """Free the blocks after `num_tokens` tokens."""
         kept = self.pool.blocks_for(self.reserved_tokens(request, num_tokens))
@@ -93,6 +108,12 @@ class BlockTables:
             # does not name: computed again, it is made with this request's own.
             del found[-1:]
         return found
+
+    def prefix_numbers(self, request: Request) -> tuple[int, ...]:
+        """Of `Arrival`: equal for blocks that the prefix cache would share. From hashes that the
+        process keys at random, so that nobody can find the tokens by trying."""
+        self._hash_blocks(request, request.num_prompt_tokens // self.pool.block_size)
+        return tuple(hash(block_hash) & 0x7FFFFFFF for block_hash in request.block_hashes)
 
     def publish(self, request: Request, now: float) -> None:
         """Add the blocks that became full to the prefix cache."""

@@ -14,23 +14,25 @@ from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 from engine.config import Change, EngineConfig
-from engine.errors import ConfigError
 from engine.messages import OutputEvent
 from engine.sampling_params import SamplingParams
 from engine.scheduling.block_pool import BlockPool, root_hash
 from engine.scheduling.request import Grant, Outcome, Request, longest_length, refit
 from engine.scheduling.scheduler import Scheduler
 from engine.simulate.decode_run import DecodeRun, simulated_token
+from engine.simulate.settings import check_replayed, plan_of
 from engine.simulate.step_time import Noise, StepTimes, StepWork
-from engine.snapshot import EngineSnapshot, FinishReason, MemoryPlan, ModelInfo, StepRecord
+from engine.snapshot import (
+    EngineSnapshot,
+    FinishReason,
+    MemoryPlan,
+    ModelInfo,
+    RequestState,
+    StepRecord,
+    TokenEvent,
+)
 from engine.telemetry.recorder import Recorder, StepTimer, entries_of
 from engine.telemetry.snapshots import block_snapshot
-
-REPLAYED = (
-    "max_num_seqs", "max_num_batched_tokens", "batching", "enable_prefix_caching",
-    "enable_chunked_prefill", "watermark", "block_size", "kv_cache_memory_bytes", "kv_allocation",
-)  # fmt: skip
-"""Settings that change which steps are computed, and not how long a given step takes."""
 
 Encode = Callable[[Any], Sequence[int]]
 """The token ids of a prompt."""
@@ -40,16 +42,6 @@ def as_it_is(prompt: Any) -> Sequence[int]:
     """Of a prompt that consists of token ids."""
     found: Sequence[int] = prompt
     return found
-
-
-def check_replayed(changes: Sequence[str]) -> None:
-    """Raise ConfigError for a setting whose effect the scheduler alone does not show."""
-    unknown = [name for name in changes if name not in REPLAYED]
-    if unknown:
-        raise ConfigError(
-            f"The effect of {', '.join(unknown)} cannot be predicted.",
-            f"Settings that can be: {', '.join(REPLAYED)}.",
-        )
 
 
 class SimulatedEngine:
@@ -108,8 +100,45 @@ class SimulatedEngine:
     def has_unfinished(self) -> bool:
         return self._scheduler.has_unfinished or bool(self._pending)
 
-    def add_request(self, prompt: Any, params: SamplingParams) -> str:
-        """Queue a prompt; returns the request's id. Raises ContextLengthError."""
+    def add_request(
+        self, prompt: Any, params: SamplingParams, arrival: float | None = None
+    ) -> str:
+        """Queue a prompt; returns the request's id. arrival: None for now. Raises
+        ContextLengthError."""
+        request = self._new_request(prompt, params, self._now if arrival is None else arrival)
+        self._scheduler.add(request)
+        self._recorder.arrived(request, self._scheduler.tables)
+        return request.request_id
+
+    def resume(
+        self, prompt: Any, params: SamplingParams, num_output: int, arrival: float, last: float
+    ) -> str:
+        """As `add_request`, for one of whose reply `num_output` tokens are computed, the last at
+        time `last`. It runs on, or waits where there is no room."""
+        request = self._new_request(prompt, params, arrival)
+        request.token_ids += [simulated_token(request)] * num_output
+        request.token_events.append(TokenEvent(last, num_output))
+        request.first_scheduled = arrival
+        self._told[request.request_id] = num_output
+        scheduler = self._scheduler
+        if len(scheduler.running) < self.config.max_num_seqs:
+            scheduler.tables.fill(request, request.num_tokens - 1, self._now)
+        if request.num_computed_tokens:
+            request.state = RequestState.RUNNING
+            scheduler.running.append(request)
+        else:
+            scheduler.add(request)
+        return request.request_id
+
+    def remember(self, token_ids: Sequence[int]) -> None:
+        """Put the full blocks of a prompt in the prefix cache, as if it had been computed."""
+        tables = self._scheduler.tables
+        request = Request("", token_ids, SamplingParams(), 0, self._now, len(token_ids))
+        if self.config.enable_prefix_caching:
+            tables.fill(request, len(token_ids), self._now)
+            tables.release(request)
+
+    def _new_request(self, prompt: Any, params: SamplingParams, arrival: float) -> Request:
         token_ids = self._encode(prompt)
         index = next(self._num_added)
         context = self.model_info.max_model_len
@@ -118,14 +147,13 @@ class SimulatedEngine:
             prompt_token_ids=token_ids,
             params=params,
             arrival_index=index,
-            arrival_time=self._now,
+            arrival_time=arrival,
             max_num_tokens=longest_length(len(token_ids), params, context, self._scheduler.pool),
         )
-        self._scheduler.add(request)
         self._requests[request.request_id] = request
         self._outcomes[request.request_id] = Outcome((simulated_token(request),))
         self._told[request.request_id] = 0
-        return request.request_id
+        return request
 
     def abort(self, request_id: str) -> None:
         """End a request now; its last event comes with the next `step`. Unknown ids are ignored."""
@@ -219,7 +247,6 @@ class SimulatedEngine:
     def snapshot(self) -> EngineSnapshot:
         """The state now, and the steps and latency samples since the last call."""
         scheduler = self._scheduler
-        steps, ttft, itl = self._recorder.drain()
         return dataclasses.replace(
             self._like,
             time=self._now,
@@ -234,10 +261,10 @@ class SimulatedEngine:
                 host_kv_cache=self.plan.host_kv_cache,
             ),
             counters=self._recorder.counters(scheduler, scheduler.pool.num_evictions),
-            steps=steps,
-            ttft=ttft,
-            itl=itl,
+            **self._recorder.drain()._asdict(),
             speculation=None,
+            threads=None,
+            settings_since=0.0,
         )
 
     def reconfigure(self, **changes: Any) -> Change | None:
@@ -306,23 +333,3 @@ class SimulatedEngine:
 
 def _one_token_each(requests: Sequence[Request]) -> list[Grant]:
     return [Grant(request, request.num_computed_tokens, 1) for request in requests]
-
-
-def plan_of(plan: MemoryPlan, before: EngineConfig, wanted: EngineConfig) -> MemoryPlan:
-    """The cache of `wanted`: of the size that it sets, else with as many bytes as that of
-    `plan`, which belongs to `before`. Raises ConfigError for less than a block."""
-    size = wanted.block_size / before.block_size
-    resized = dataclasses.replace(
-        plan,
-        bytes_per_block=round(plan.bytes_per_block * size),
-        host_bytes_per_block=round(plan.host_bytes_per_block * size),
-        draft_bytes_per_block=round(plan.draft_bytes_per_block * size),
-    )
-    in_all = wanted.kv_cache_memory_bytes or plan.cache_bytes_in_all
-    num_blocks = in_all // resized.block_bytes_in_all
-    if num_blocks < 1:
-        raise ConfigError(
-            f"A KV cache of {in_all:,} bytes is smaller than a block.",
-            "Choose a larger kv_cache_memory_bytes, or a smaller block_size.",
-        )
-    return resized.with_blocks(num_blocks)

@@ -84,12 +84,11 @@ class Measured(NamedTuple):
 
 
 def measured(
-    steps: Iterable[StepRecord], block_size: int, num_blocks: int
+    steps: Iterable[StepRecord], block_size: int, num_blocks: int, before: StepRecord | None = None
 ) -> list[Measured]:
-    """Of successive steps with a cache of these blocks. Steps with drafts are left out: their time
-    depends on the drafting."""
+    """Of successive steps with a cache of these blocks. before: the one before them. Steps with
+    drafts are left out: their time depends on the drafting."""
     found = []
-    before: StepRecord | None = None
     for step in steps:
         is_next = before is not None and before.index + 1 == step.index
         seconds = step.duration + (pause_between(before, step) if is_next else 0.0)

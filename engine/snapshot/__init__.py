@@ -33,6 +33,7 @@ from engine.snapshot.memory import (
 )
 from engine.snapshot.requests import (
     BACKGROUND,
+    Arrival,
     FinishReason,
     LastBlocks,
     PackedTokens,

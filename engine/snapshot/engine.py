@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from engine.config import LARGEST_BUDGET, EngineConfig
 from engine.snapshot.memory import BlockSnapshot, GpuFigures, MemorySnapshot
-from engine.snapshot.requests import RequestSnapshot, RequestState
+from engine.snapshot.requests import Arrival, RequestSnapshot, RequestState
 from engine.snapshot.steps import StepRecord
 
 PROMPT_LIMIT_S = 2.0
@@ -228,12 +228,12 @@ class Sample(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class EngineSnapshot:
-    """The engine after a step. `steps`, `ttft` and `itl` contain what is new since the previous
-    snapshot; everything else is the current state. `missing`: parts that the source does not
-    report; their values are empty. `told`: gauges that replace the parts from which they would be
-    counted. `gpus`: of the engine's machine, while it computes on one. `threads`: while it computes
-    on the CPU; None if not reported. `settings_since`: when the settings and the model took effect,
-    after a reload or a rebuild of the cache if one was needed; 0: not reported."""
+    """The engine after a step. `steps`, `ttft`, `itl` and `arrivals` contain what is new since the
+    previous snapshot; everything else is the current state. `missing`: parts that the source does
+    not report; their values are empty. `told`: gauges that replace the parts from which they would
+    be counted. `gpus`: of the engine's machine, while it computes on one. `threads`: while it
+    computes on the CPU; None if not reported. `settings_since`: when the settings and the model
+    took effect, after a reload or a rebuild of the cache if one was needed; 0: not reported."""
 
     time: float
     step_index: int
@@ -252,6 +252,7 @@ class EngineSnapshot:
     gpus: tuple[GpuFigures, ...] = ()
     threads: ThreadFigures | None = None
     settings_since: float = 0.0
+    arrivals: tuple[Arrival, ...] = ()
 
     @property
     def num_running(self) -> int:

@@ -141,6 +141,19 @@ class RequestTimes:
         return None if n < 2 or e2e is None or ttft is None else (e2e - ttft) / (n - 1)
 
 
+class Arrival(NamedTuple):
+    """A request as it was queued at `time`, and the most tokens that its reply can have. `prefix`:
+    a number for each full block of `block_size` prompt tokens: two prompts that begin alike begin
+    with the same numbers. They are random otherwise, and tell nothing of the tokens."""
+
+    request_id: str
+    time: float
+    num_prompt_tokens: int
+    max_output_tokens: int
+    block_size: int
+    prefix: tuple[int, ...] = ()
+
+
 class LastBlocks(NamedTuple):
     """The KV blocks of a request at its end, in token order: `num_tokens` are stored in them;
     `ref_count`: requests that used each."""

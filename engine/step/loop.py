@@ -52,6 +52,7 @@ class StepLoop:
         """`ended`: the reason if the tokens that the output begins with end it."""
         if ended is None:
             self.scheduler.add(request)  # first: where it fails nobody has the request
+            self.recorder.arrived(request, self.scheduler.tables)
         self.requests[request.request_id] = request
         self.streams[request.request_id] = stream
         if ended is None:

@@ -6,10 +6,20 @@ from collections import Counter, deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import NamedTuple
 
+from engine.scheduling.block_tables import BlockTables
 from engine.scheduling.request import Grant, Outcome, Request, StepPlan
 from engine.scheduling.scheduler import Scheduler
-from engine.snapshot import BACKGROUND, Counters, Sample, StepEntry, StepRecord, TokenEvent
+from engine.snapshot import (
+    BACKGROUND,
+    Arrival,
+    Counters,
+    Sample,
+    StepEntry,
+    StepRecord,
+    TokenEvent,
+)
 from engine.speculation.statistics import num_accepted
 
 # Limit for callers that take no snapshots (the library, the command line).
@@ -46,6 +56,15 @@ class StepTimer:
         self.sample_s += sampled_s
 
 
+class News(NamedTuple):
+    """Of a snapshot: everything since the one before."""
+
+    steps: tuple[StepRecord, ...]
+    ttft: tuple[Sample, ...]
+    itl: tuple[Sample, ...]
+    arrivals: tuple[Arrival, ...]
+
+
 class Recorder:
     """Running totals, and the steps and latency samples since the last `drain`."""
 
@@ -54,10 +73,20 @@ class Recorder:
         self.steps: deque[StepRecord] = deque(maxlen=MAX_PENDING)
         self.ttft: deque[Sample] = deque(maxlen=MAX_PENDING)
         self.itl: deque[Sample] = deque(maxlen=MAX_PENDING)
+        self.arrivals: deque[Arrival] = deque(maxlen=MAX_PENDING)
         self._prompt_tokens = 0
         self._cached_tokens = 0
         self._generation_tokens = 0
         self._finished: Counter[str] = Counter()
+
+    def arrived(self, request: Request, tables: BlockTables) -> None:
+        """A request was queued, and none of it is computed."""
+        if not request.request_id.startswith(BACKGROUND):
+            self.arrivals.append(Arrival(
+                request.request_id, request.arrival_time, request.num_prompt_tokens,
+                request.max_num_tokens - request.num_prompt_tokens, tables.pool.block_size,
+                tables.prefix_numbers(request),
+            ))  # fmt: skip
 
     def tokens(self, request: Request, count: int, now: float) -> None:
         """`count` tokens of the request became visible at `now`."""
@@ -153,12 +182,12 @@ class Recorder:
             finished=dict(self._finished),
         )
 
-    def drain(self) -> tuple[tuple[StepRecord, ...], tuple[Sample, ...], tuple[Sample, ...]]:
-        """Steps, TTFT and ITL samples since the last call."""
-        drained = tuple(self.steps), tuple(self.ttft), tuple(self.itl)
-        for queue in (self.steps, self.ttft, self.itl):
+    def drain(self) -> News:
+        """What is new since the last call."""
+        news = News(*map(tuple, (self.steps, self.ttft, self.itl, self.arrivals)))
+        for queue in (self.steps, self.ttft, self.itl, self.arrivals):
             queue.clear()
-        return drained
+        return news
 
 
 def entries_of(plan: StepPlan, outcomes: Mapping[str, Outcome]) -> list[StepEntry]:

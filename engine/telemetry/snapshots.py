@@ -86,7 +86,6 @@ def take_snapshot(
     settings_since: float,
 ) -> EngineSnapshot:
     """The engine now, with the steps and samples that `recorder` gathered since the last call."""
-    steps, ttft, itl = recorder.drain()
     blocks = block_snapshot(scheduler.pool, scheduler.running)
     return EngineSnapshot(
         time=now,
@@ -97,9 +96,7 @@ def take_snapshot(
         blocks=blocks,
         memory=memory_snapshot(assembly, blocks, meter.read(now, assembly.config.device)),
         counters=recorder.counters(scheduler, scheduler.pool.num_evictions),
-        steps=steps,
-        ttft=ttft,
-        itl=itl,
+        **recorder.drain()._asdict(),
         speculation=speculation,
         gpus=meter.gpus,
         threads=threads,

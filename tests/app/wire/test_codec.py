@@ -96,7 +96,7 @@ def test_a_server_from_before_models_were_divided_is_read() -> None:
     divided = synthetic.divided_snapshot(1.0)
     here = dataclasses.replace(divided, config=EngineConfig())
     kind, body = EventWriter().write(m.SnapshotEvent(here))
-    (*known, in_ram, _since) = msgspec.msgpack.decode(body)
+    (*known, in_ram, _since, _arrivals) = msgspec.msgpack.decode(body)
     assert in_ram == [divided.memory.host_weights, divided.memory.host_kv_cache]
     plan = next(part for part in known if isinstance(part, dict) and "num_blocks" in part)
     for name in [name for name in plan if name.startswith("host_")]:

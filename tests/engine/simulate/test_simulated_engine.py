@@ -15,7 +15,8 @@ from engine import LLMEngine
 from engine.config import Change
 from engine.errors import ConfigError, ContextLengthError
 from engine.sampling_params import SamplingParams
-from engine.simulate.engine import REPLAYED, SimulatedEngine, plan_of
+from engine.simulate.engine import SimulatedEngine
+from engine.simulate.settings import REPLAYED, plan_of
 from engine.simulate.step_time import StepTimes
 from engine.snapshot import EngineSnapshot, FinishReason, StepRecord
 from tests.widgets import synthetic

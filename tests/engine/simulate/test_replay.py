@@ -1,0 +1,199 @@
+"""Replays of recorded loads, against the same load on a scripted engine of known step times."""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from engine.errors import ConfigError
+from engine.sampling_params import SamplingParams
+from engine.simulate.engine import SimulatedEngine
+from engine.simulate.replay import replay
+from engine.simulate.step_time import StepTimes
+from engine.simulate.traffic import Load, Traffic
+from engine.snapshot import EngineSnapshot
+from tests.widgets import synthetic
+
+KNOWN = StepTimes.exact(
+    step=4e-3, token=2e-4, requests=3e-4, logits=1e-4, context=1e-6, pairs=1e-7, chunks=5e-4,
+    distinct=5e-7,
+)  # fmt: skip
+CHANGES: list[dict[str, Any]] = [
+    {}, {"max_num_seqs": 3}, {"max_num_seqs": 12}, {"max_num_batched_tokens": 48},
+    {"batching": "static"}, {"enable_prefix_caching": False}, {"enable_chunked_prefill": False},
+    {"block_size": 32}, {"kv_cache_memory_bytes": 150 * synthetic.PLAN.bytes_per_block},
+]  # fmt: skip
+
+
+def like(**changes: Any) -> EngineSnapshot:
+    snapshot = synthetic.snapshot(0.0)
+    config = snapshot.config.replace(max_num_batched_tokens=512, max_num_seqs=8, **changes)
+    memory = dataclasses.replace(snapshot.memory, plan=synthetic.PLAN.with_blocks(600))
+    return dataclasses.replace(snapshot, config=config, memory=memory)
+
+
+def prompts(seed: int) -> Iterator[tuple[list[int], int]]:
+    """Prompts that share their first 64 tokens, and the lengths of their replies."""
+    rng = random.Random(seed)
+    shared = [rng.randrange(10_000) for _ in range(64)]
+    while True:
+        own = [rng.randrange(10_000) for _ in range(rng.randint(5, 200))]
+        yield shared + own, rng.randint(5, 60)
+
+
+def serve(
+    engine: SimulatedEngine, seconds: float, concurrency: int | None, rate: float = 0.0
+) -> Iterator[EngineSnapshot]:
+    """In a closed loop, or with Poisson arrivals."""
+    rng, coming, in_flight, due = random.Random(3), prompts(1), 0, 0.0
+    look = 0.0
+    while engine.now() < seconds:
+        while in_flight < concurrency if concurrency else due <= engine.now():
+            prompt, length = next(coming)
+            params = SamplingParams(temperature=0.0, max_tokens=length, ignore_eos=True)
+            engine.add_request(prompt, params, None if concurrency else due)
+            in_flight += 1
+            due += rng.expovariate(rate) if rate else 0.0
+        if engine.has_unfinished:
+            in_flight -= sum(event.finish_reason is not None for event in engine.step())
+        else:
+            engine.sleep(due - engine.now())
+        if engine.now() >= look:
+            yield engine.snapshot()
+            look = engine.now() + 0.1
+    yield engine.snapshot()
+
+
+def watched(snapshots: Iterator[EngineSnapshot]) -> Traffic:
+    traffic = Traffic()
+    for snapshot in snapshots:
+        traffic.update(snapshot)
+    return traffic
+
+
+def figures(snapshots: Iterator[EngineSnapshot], since: float = 0.0) -> dict[str, float]:
+    """Of the samples after `since`."""
+    found = list(snapshots)
+    ttft = [one.value for s in found for one in s.ttft if one.time > since]
+    itl = [one.value for s in found for one in s.itl if one.time > since]
+    return {
+        "itl p50": float(np.median(itl)),
+        "ttft p50": float(np.median(ttft)),
+        "ttft p99": float(np.percentile(ttft, 99)),
+        "tokens": float(len(itl) + len(ttft)),
+    }
+
+
+def apart(one: dict[str, float], other: dict[str, float]) -> float:
+    return max(abs(one[name] / value - 1) for name, value in other.items())
+
+
+@pytest.fixture(scope="module")
+def arriving() -> Traffic:
+    return watched(serve(SimulatedEngine(like(), KNOWN), 20.0, None, rate=6.0))
+
+
+@pytest.fixture(scope="module")
+def steady() -> Traffic:
+    return watched(serve(SimulatedEngine(like(), KNOWN), 22.0, 6))
+
+
+@pytest.mark.parametrize("change", CHANGES, ids=str)
+def test_arrivals_are_replayed_at_other_settings(arriving: Traffic, change: dict[str, Any]) -> None:
+    """Within 1 % of the engine itself, from steps with the settings before; exactly where the
+    times of steps are known, of sizes too that were not measured."""
+    load = arriving.load()
+    assert load.concurrency is None
+    truth = figures(serve(SimulatedEngine(like(), KNOWN, **change), 20.0, None, rate=6.0))
+    exact = figures(replay(like(), KNOWN, load, change))
+    assert apart(exact, truth) < 1e-3
+    predicted = figures(replay(like(), arriving.times(), load, change))
+    assert apart(predicted, truth) < (0.03 if "max_num_batched_tokens" in change else 0.01)
+
+
+@pytest.mark.parametrize("change", [{}, {"max_num_seqs": 3}, {"batching": "static"}], ids=str)
+def test_a_closed_loop_sends_as_fast_as_it_is_served(
+    steady: Traffic, change: dict[str, Any]
+) -> None:
+    load = steady.load(seconds=18.0)
+    assert load.concurrency == 6 and load.gap_s < 0.01
+    assert sum(sent.num_done > 0 for sent in load.requests) >= 5  # in flight when it began
+    predicted = figures(replay(like(), steady.times(), load, change), load.start + 3)
+    real = SimulatedEngine(like(), KNOWN, **change)
+    truth = figures(serve(real, 22.0, 6), load.start + 3)
+    # the requests are not the same ones, and the slowest of some hundred differs
+    assert apart(predicted, {name: truth[name] for name in truth if "99" not in name}) < 0.03
+
+
+def test_what_was_in_flight_and_cached_at_the_start_goes_on(arriving: Traffic) -> None:
+    """With the settings as they are, the second half of the load alone is predicted as it was."""
+    load = arriving.load(seconds=10.0)
+    assert load.start == pytest.approx(arriving.load().end - 10.0)
+    assert any(sent.num_done for sent in load.requests)
+    predicted = figures(replay(like(), arriving.times(), load, {}), load.start)
+    snapshots = serve(SimulatedEngine(like(), KNOWN), 20.0, None, rate=6.0)
+    assert apart(predicted, figures(snapshots, load.start)) < 0.01
+
+
+def test_a_replay_is_the_same_each_time(arriving: Traffic) -> None:
+    runs = [list(replay(like(), arriving.times(), arriving.load(), {})) for _ in range(2)]
+    assert [s.steps for s in runs[0]] == [s.steps for s in runs[1]]
+    times = [s.time for s in runs[0]]
+    assert times == sorted(times) and times[-1] >= arriving.load().end
+
+
+def test_lengths_that_are_not_known_yet_are_expected_from_the_others() -> None:
+    """From max_tokens where replies end there; from longer replies where they end before."""
+    params = SamplingParams(temperature=0.0, max_tokens=40, ignore_eos=True)
+    for stops_at, expected in ((None, {40}), (25, {25})):
+        engine, traffic, lengths = SimulatedEngine(like(), KNOWN), Traffic(), dict[str, int]()
+        while engine.now() < 6.0:
+            while len(lengths) < 4:
+                lengths[engine.add_request([len(lengths)] * 20, params)] = 0
+            for event in engine.step():
+                lengths[event.request_id] += len(event.token_ids)
+                if event.finish_reason is not None:
+                    del lengths[event.request_id]
+                elif lengths[event.request_id] == stops_at:
+                    engine.abort(event.request_id)
+            traffic.update(engine.snapshot())
+        sent = traffic.load().requests
+        assert len(sent) > 50 and {one.num_output for one in sent} == expected
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_too_little_load_says_so(count: int) -> None:
+    engine = SimulatedEngine(like(), KNOWN)
+    traffic = Traffic()
+    for _ in range(count):
+        engine.add_request(list(range(10)), SamplingParams(max_tokens=2000, ignore_eos=True))
+    while engine.now() < 7.0:
+        engine.step()
+    traffic.update(engine.snapshot())
+    with pytest.raises(ConfigError, match=f"have {count}"):
+        traffic.load()
+
+
+def test_steps_at_other_settings_of_their_time_are_forgotten() -> None:
+    traffic = watched(serve(SimulatedEngine(like(), KNOWN), 2.0, 4))
+    snapshot = traffic.snapshot
+    assert snapshot is not None and len(traffic.samples()) > 50
+    live = dataclasses.replace(snapshot, steps=(), config=snapshot.config.replace(max_num_seqs=2))
+    traffic.update(live)
+    assert len(traffic.samples()) > 50
+    changed = dataclasses.replace(live, config=live.config.replace(quantization="int8"))
+    traffic.update(changed)
+    with pytest.raises(ConfigError, match="there are 0"):
+        traffic.times()
+
+
+def test_speculation_is_refused(arriving: Traffic) -> None:
+    drafting = like(speculative_method="ngram")
+    load = Load(0.0, 1.0, ())
+    with pytest.raises(ConfigError, match="Speculative"):
+        next(replay(drafting, KNOWN, load, {}))
