@@ -17,6 +17,7 @@ from app.features.models.session import ENGINE
 from app.features.recording.crash_watch import open_file
 from app.features.runs.records import of_change
 from app.features.tune.draft_models import METHOD
+from app.features.tune.forecaster import Forecaster
 from app.features.tune.verdict import Verdict
 from app.storage.run_records import Kind
 from app.window.notices import Notice, error_notice
@@ -171,6 +172,26 @@ def _connect_panels(app: Application) -> None:
             charts.update_gpus(at, gpus)
 
     app.gpu.figures.connect(show_gpus)
+    _connect_forecasts(app)
+
+
+def _connect_forecasts(app: Application) -> None:
+    """Predictions of chosen settings: in the charts, beside Apply, and in the result."""
+    panel, page = app.engine_settings, app.pages.tune
+    forecaster = Forecaster(app.bridge, app.metrics, lambda: panel.commands.wanted, app.window)
+
+    def show() -> None:
+        forecast = forecaster.forecast
+        for charts in (app.charts, page.charts):
+            charts.show_prediction(forecast.curves if forecast is not None else {})
+        panel.pending.show_forecast(forecaster.words)
+        page.result.refresh()
+
+    forecaster.changed.connect(show)
+    panel.commands.chosen.connect(forecaster.refresh)
+    panel.commands.refreshed.connect(forecaster.refresh)
+    page.load.happened.connect(lambda text, words: forecaster.load_changed())
+    page.result.forecast = lambda: forecaster.applied
 
 
 def _connect_pages(app: Application) -> None:

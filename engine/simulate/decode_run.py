@@ -28,12 +28,12 @@ Ints = NDArray[np.int64]
 
 
 class DecodeRun(NamedTuple):
-    """The next `count` steps of `requests`. context: tokens that each attends over in the first
-    one, [requests]; blocks, used_blocks: KV blocks that a step reads, and that are in use, [count].
+    """The next steps of `requests`. context: tokens that each attends over in the first of them,
+    [requests]; blocks, used_blocks: KV blocks that a step reads, and that are in use, [num_steps].
     """
 
     requests: tuple[Request, ...]
-    count: int
+    num_steps: int
     block_size: int
     context: Ints
     blocks: Ints
@@ -56,7 +56,7 @@ class DecodeRun(NamedTuple):
     def works(self) -> list[StepWork]:
         """Of each step."""
         num = len(self.requests)
-        context = int(self.context.sum()) + num * np.arange(self.count)
+        context = int(self.context.sum()) + num * np.arange(self.num_steps)
         distinct = self.used_blocks * self.block_size
         columns = zip(context.tolist(), self.blocks.tolist(), distinct.tolist(), strict=True)
         return [StepWork(num, num, num, c, 0, 0, 0, blocks, d) for c, blocks, d in columns]
@@ -64,7 +64,7 @@ class DecodeRun(NamedTuple):
     def entries(self) -> list[PackedEntries]:
         """Of each step."""
         names = tuple(request.request_id for request in self.requests)
-        return [PackedEntries.of_decodes(names, self.context + n) for n in range(self.count)]
+        return [PackedEntries.of_decodes(names, self.context + n) for n in range(self.num_steps)]
 
     def advance(self, scheduler: Scheduler, count: int, now: float) -> list[Request]:
         """Give every request `count` tokens: as many cycles of plan and commit. Returns the

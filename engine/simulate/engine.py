@@ -211,7 +211,7 @@ class SimulatedEngine:
         scheduler, works = self._scheduler, run.works()
         seconds = self._noise.ahead(works)
         ends = list(itertools.accumulate(seconds, initial=self._now))
-        count = bisect_left(ends, self._until, hi=run.count)  # that start before
+        count = bisect_left(ends, self._until, hi=run.num_steps)  # that start before
         self._noise.skip(count)
         self._works += works[:count]
         held_back = tuple(r.request_id for r in scheduler.held_back(_one_token_each(run.requests)))

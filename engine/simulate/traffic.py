@@ -29,7 +29,7 @@ STEADY = 0.25
 """Variance of the number in flight over its mean, below which the load is a closed loop: 1 for
 Poisson arrivals, far less where each arrival waits for an end."""
 _KEPT_S = 2 * SPAN_S
-_KEPT_STEPS = 256  # of each kind
+_KEPT_STEPS = 2048  # of each kind: a minute of most engines
 _AT_LIMIT = 0.9  # share of replies that end with max_tokens, above which all are expected to
 
 
@@ -125,13 +125,7 @@ class Traffic:
 
     def times(self) -> StepTimes:
         """Raises ConfigError before enough steps are measured."""
-        samples = self.samples()
-        if len(samples) < LEAST_STEPS:
-            raise ConfigError(
-                f"A prediction needs {LEAST_STEPS} measured steps; there are {len(samples)}.",
-                "Run requests without speculative decoding first.",
-            )
-        return StepTimes.fit(samples)
+        return fitted(self.samples())
 
     def load(self, since: float = 0.0, seconds: float = SPAN_S) -> Load:
         """Of the last `seconds` before the newest snapshot, from `since` at the earliest. Raises
@@ -162,6 +156,16 @@ class Traffic:
         concurrency, gap_s = _closed_loop(seen, start, end)
         requests = tuple(one for one in sent if one.num_output > one.num_done)
         return Load(start, end, requests, concurrency, gap_s)
+
+
+def fitted(samples: Sequence[Measured]) -> StepTimes:
+    """Raises ConfigError for too few."""
+    if len(samples) < LEAST_STEPS:
+        raise ConfigError(
+            f"A prediction needs {LEAST_STEPS} measured steps; there are {len(samples)}.",
+            "Run requests without speculative decoding first.",
+        )
+    return StepTimes.fit(samples)
 
 
 def _has_other_steps(before: EngineSnapshot, after: EngineSnapshot) -> bool:

@@ -184,7 +184,9 @@ class Recorder:
 
     def drain(self) -> News:
         """What is new since the last call."""
-        news = News(*map(tuple, (self.steps, self.ttft, self.itl, self.arrivals)))
+        news = News(
+            tuple(self.steps), tuple(self.ttft), tuple(self.itl), tuple(self.arrivals)
+        )  # fmt: skip
         for queue in (self.steps, self.ttft, self.itl, self.arrivals):
             queue.clear()
         return news

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
+from numpy.typing import ArrayLike
 from PySide6.QtCore import Qt, Signal
 from PySide6.QtGui import QResizeEvent
 from PySide6.QtWidgets import QGridLayout, QWidget
@@ -22,7 +23,7 @@ from widgets.live.store_charts import SILENCE_S, CacheChart, LatencyChart, Token
 from widgets.plot.clock import RedrawClock
 from widgets.plot.link import ChartGroup, LinkedCursor
 from widgets.plot.marks import MarkLog, SpanLog, SpanPicker
-from widgets.plot.series import Mark, MarkKind, Series, SeriesKind
+from widgets.plot.series import Mark, MarkKind, Series, SeriesKind, predicted
 from widgets.plot.stacked_chart import StackedAreaChart, area
 from widgets.plot.time_chart import TimeChart
 from widgets.theme.theme import SPACE_2, theme_notifier
@@ -264,6 +265,12 @@ class LiveCharts(QWidget):
         chart.share_spans(spans)
         SpanPicker(chart).picked.connect(self.span_picked)
 
+    def show_prediction(self, curves: Mapping[str, tuple[ArrayLike, ArrayLike]]) -> None:
+        """Times and values by chart: what would have been measured at other settings. {}: none."""
+        for name in ORDER:
+            chart: TimeChart = getattr(self, name)
+            chart.show_prediction(*curves.get(name, ((), ())))
+
     def clear(self) -> None:
         self._kept_at = self._stretch_began = -math.inf
         self._fullest = 0.0
@@ -330,6 +337,7 @@ def _requests_chart(clock: RedrawClock, now: Callable[[], float]) -> TimeChart:
         (
             Series("running", "running", "running", steps, hold=True, text=whole),
             Series("waiting", "waiting", "waiting", steps, hold=True, text=whole),
+            predicted("running", whole),
         ),
         clock=clock, value_template="000", least_span=4.0, time_source=now,
         empty_text="Running and waiting requests appear when a model is loaded.",

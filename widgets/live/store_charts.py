@@ -15,7 +15,14 @@ from widgets.live.metric_store import RATE_S, MetricStore
 from widgets.live.totals import later
 from widgets.plot.clock import RedrawClock
 from widgets.plot.data import HISTORY_S
-from widgets.plot.series import FEWEST_FOR_P99, EndLabel, Series, SeriesKind
+from widgets.plot.series import (
+    FEWEST_FOR_P99,
+    PREDICTED,
+    EndLabel,
+    Series,
+    SeriesKind,
+    predicted,
+)
 from widgets.plot.time_chart import TimeChart
 
 BEFORE = "before"
@@ -31,6 +38,7 @@ _LATENCIES = (
            tip=f"Median {LATENCY_SPAN}"),
     Series("p99", "p99", "p99", held=0.5, text=latency_text,
            tip=f"99th percentile {LATENCY_SPAN} (maximum if fewer than {FEWEST_FOR_P99} samples)"),
+    predicted("p50", latency_text),
 )  # fmt: skip
 
 
@@ -107,12 +115,18 @@ class LatencyChart(TimeChart):
                 count = shown.num_samples
                 name = "1 sample" if count == 1 else f"max of {count:,}"
                 labels = [replace(one, label=name) if one.label == "p99" else one for one in labels]
+        expected = self.data.newest(PREDICTED, now, self.shown_s)
+        if expected is not None and self.is_shown(PREDICTED):
+            labels.append(self.end_label(PREDICTED, expected))
         ghost = self.data.newest(BEFORE, now, self.shown_s)
         if ghost is not None and self.is_shown(BEFORE):
             is_above = ghost > self.view.y_range.high
             label = self.end_label(BEFORE, ghost)
             labels.append(replace(label, label=f"{BEFORE} ↑") if is_above else label)
         return labels
+
+
+_DIRECTIONS = ("in", "out")
 
 
 class TokenRateChart(TimeChart):
@@ -128,6 +142,7 @@ class TokenRateChart(TimeChart):
                 Series("in", "in", "tokens_in", text=whole,
                        tip=f"Prompt tokens computed, excluding cached tokens, {span}"),
                 Series("out", "out", "tokens_out", text=whole, tip=f"Generated tokens, {span}"),
+                predicted("tokens_out", whole),
             ),
             clock=clock, heading="Tokens per second", value_template="0,000",
             least_span=10.0, time_source=time_source,
@@ -147,14 +162,16 @@ class TokenRateChart(TimeChart):
         last = self._store.last_second(now)
         first = max(self._done or math.floor(self._store.began), last - round(HISTORY_S))
         for second in range(first + 1, last + 1):
-            for key in self.data.series:
+            for key in _DIRECTIONS:
                 rate = self._store.rate_at(key, second)
                 self.data.append(key, float(second), math.nan if rate is None else rate)
         self._done = max(last, first)
 
     def _end_labels(self, now: float) -> list[EndLabel]:
         """The figures that the store shows, whatever the last point of the line."""
-        rates = {key: self._store.rate(key, now) for key in self.data.series if self.is_shown(key)}
+        rates = {key: self._store.rate(key, now) for key in _DIRECTIONS if self.is_shown(key)}
+        if self.is_shown(PREDICTED):
+            rates[PREDICTED] = self.data.newest(PREDICTED, now, self.shown_s)
         return [self.end_label(key, rate) for key, rate in rates.items() if rate is not None]
 
     def clear(self) -> None:
@@ -176,6 +193,7 @@ class CacheChart(TimeChart):
                 Series("prefix_hits", "prefix hits", "prefix_hits", hold=True, silence=SILENCE_S,
                        text=whole, tip="Prompt tokens served from the prefix cache "
                        f"{LATENCY_SPAN}"),
+                predicted("kv_usage", whole),
             ),
             clock=clock, value_template="100", top=100.0, time_source=time_source,
             empty_text="KV usage and prefix hits appear when a model is loaded.",

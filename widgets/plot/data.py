@@ -126,6 +126,11 @@ class ChartData:
             self._appended[key] += len(new_times)
             self._forget(key, float(new_times[-1]))
 
+    def replace(self, key: str, times: ArrayLike, values: ArrayLike) -> None:
+        """All points of a series."""
+        self.history[key].clear()
+        self.extend(key, times, values)
+
     def _forget(self, key: str, newest: float) -> None:
         ring = self.history[key]
         if ring.times[0] < newest - HISTORY_S:

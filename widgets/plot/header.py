@@ -56,6 +56,7 @@ class LegendKey(QAbstractButton):
         else:
             pen = QPen(color, 2.0)
             if self.series.dashed:
+                pen.setCapStyle(Qt.PenCapStyle.FlatCap)  # others would fill the gaps
                 pen.setDashPattern([1.5, 1])
             painter.setPen(pen)
             painter.drawLine(0, round(middle), _SWATCH, round(middle))

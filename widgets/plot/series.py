@@ -143,6 +143,17 @@ class Series:
     text: Callable[[float], str] = figure
 
 
+PREDICTED = "predicted"
+
+
+def predicted(color: str, text: Callable[[float], str] = figure) -> Series:
+    """What a chart's main series, of `color`, would have been at other settings."""
+    return Series(
+        PREDICTED, PREDICTED, color, width=2.0, dashed=True, held=0.95, text=text,
+        tip="Predicted with the chosen settings, for the load of the last minute",
+    )  # fmt: skip
+
+
 class MarkKind(StrEnum):
     SETTING = "setting"
     LOAD = "load"  # a background load began or ended

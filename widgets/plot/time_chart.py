@@ -21,7 +21,7 @@ from widgets.plot.clock import RedrawClock
 from widgets.plot.curves import Curves
 from widgets.plot.data import NOTHING, ChartData
 from widgets.plot.header import ChartHeader
-from widgets.plot.series import EndLabel, Floats, Reading, Series, SeriesKind
+from widgets.plot.series import PREDICTED, EndLabel, Floats, Reading, Series, SeriesKind
 from widgets.plot.table import Column, ValuesTable
 from widgets.plot.time_view import TimeView
 from widgets.theme.theme import SPACE_1, SPACE_2
@@ -66,6 +66,8 @@ class TimeChart(TimeView):
         self._build(heading, value_template)
         self._make_items()
         self._restyle()
+        if PREDICTED in self.data.series:
+            self.set_available(PREDICTED, False)
 
     # Building ---------------------------------------------------------------------------------
 
@@ -107,6 +109,13 @@ class TimeChart(TimeView):
     def extend(self, key: str, times: ArrayLike, values: ArrayLike) -> None:
         self.data.extend(key, times, values)
         self.request_redraw()
+
+    def show_prediction(self, times: ArrayLike, values: ArrayLike) -> None:
+        """Replace the points of the series PREDICTED, if there is one; without any it is hidden."""
+        if PREDICTED in self.data.series:
+            self.data.replace(PREDICTED, times, values)
+            self.set_available(PREDICTED, len(self.data.history[PREDICTED]) > 0)
+            self.request_redraw()
 
     def clear(self) -> None:
         self.data.clear()

@@ -4,6 +4,7 @@
     Pause about 430 ms, recomputes 573 tokens
     Memory 620 MiB → 620 MiB · KV cache 6,480 → 23,040 tokens
     Up to 1.05× faster
+    Prediction for the last 60 s: ITL p50 9.1 → 12.3 ms, ...
     [Discard] [Apply (cache rebuild)]
 """
 
@@ -47,13 +48,14 @@ class PendingCard(QWidget):
         self._wait = QTimer(self, singleShot=True, interval=PLAN_DELAY_MS)
         self._wait.timeout.connect(self._plan)
         self.what, self.pause, self.gain = wrapped(), wrapped("small"), wrapped("small")
-        self.memory = wrapped("small")
+        self.memory, self.forecast = wrapped("small"), wrapped("small")
+        self.forecast.hide()
         self.discard = button("Discard", discard)
         self.apply = button("Apply", apply, kind="primary")
         set_key_tip(self.discard, "Drop the pending changes", "tune.discard")
         set_key_tip(self.apply, "Apply the pending changes together", "tune.apply")
         vbox(
-            self.what, self.pause, self.memory, self.gain,
+            self.what, self.pause, self.memory, self.gain, self.forecast,
             hbox(self.discard, (self.apply, 1)), of=self, spacing=SPACE_1,
         )  # fmt: skip
         self.hide()
@@ -83,6 +85,11 @@ class PendingCard(QWidget):
             self._config = config
             self._say("")
             self._wait.start()
+
+    def show_forecast(self, text: str) -> None:
+        """What the changes would have done to the last minute."""
+        self.forecast.setText(text)
+        self.forecast.setVisible(bool(text))
 
     @property
     def apply_text(self) -> str:

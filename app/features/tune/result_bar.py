@@ -18,6 +18,7 @@ from PySide6.QtWidgets import QBoxLayout, QFrame, QWidget
 from app.features.tune.changes import Change, ChangeHistory, Choices
 from app.features.tune.changes_popover import ChangesPopover
 from app.features.tune.comparison import REACH_S, Compared, TimeRange, around, exact
+from app.features.tune.forecast import NOTHING, Forecast, Headline
 from app.features.tune.verdict import CONFIDENCE, State, Verdict, busy_text, headline, judge
 from engine.units import clock_text, duration_text
 from widgets.controls.layouts import Label, button, hbox, vbox, wrapped
@@ -29,6 +30,8 @@ from widgets.theme.fonts import scaled
 from widgets.theme.theme import SPACE_1, SPACE_2, SPACE_3, theme, theme_notifier
 
 SHOW_MS = 1000
+LEAST_MEASURED_S = 10.0
+"""Since a change, before its prediction is compared with what came."""
 WIDE = 420
 """Pixels at 100 % text for words and buttons side by side."""
 HINT = "Change a setting under load: the result appears here."
@@ -57,6 +60,8 @@ class ResultBar(QFrame):
         self.changes = ChangeHistory()
         self.verdicts: list[Verdict] = []
         self.text = HINT
+        self.forecast: Callable[[], Forecast | None] = lambda: None
+        """Of the newest change, from before it."""
         self._kept: Change | None = None
         self._quiet: Choices | None = None
         self._earlier: Change | None = None  # than the lesson: it would be read as its result
@@ -214,6 +219,10 @@ class ResultBar(QFrame):
             f"{before:,} → {after:,} requests completed in {duration_text(a.seconds)} → "
             f"{duration_text(b.seconds)}"
         )
+        forecast = self.forecast()
+        if forecast is not None:
+            found = Headline.of(self._store, *b) if b.seconds >= LEAST_MEASURED_S else NOTHING
+            parts.append(forecast.outcome(found))
         parts.append(busy_text(max(self._store.other_cores(*stretch) for stretch in ranges)))
         return " · ".join(filter(None, parts))
 

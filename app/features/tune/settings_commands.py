@@ -32,11 +32,13 @@ NO_STEP_YET = "A change is being applied. Undo and redo are available once it is
 
 class SettingsCommands(QObject):
     """`changed(text, details, chosen)`: settings took effect. `refreshed`: show the values again.
-    `said(text)`: a result to show for a few seconds. `refused(text)`: why a command did nothing.
-    `parallel_skipped(source, flags)`: see `ModelSession`."""
+    `chosen`: a live setting, which is sent soon. `said(text)`: a result to show for a few seconds.
+    `refused(text)`: why a command did nothing. `parallel_skipped(source, flags)`: see
+    `ModelSession`."""
 
     changed = Signal(str, object, object)
     refreshed = Signal()
+    chosen = Signal()
     said = Signal(str)
     refused = Signal(str)
     parallel_skipped = Signal(str, object)
@@ -96,6 +98,14 @@ class SettingsCommands(QObject):
             return next((choice.refusal for choice in choices if choice.value == value), "")
         return ""
 
+    @property
+    def wanted(self) -> dict[str, Any]:
+        """The settings that are chosen and not in force: collected, sent, or to be sent soon."""
+        changes = (*(sent.changes for sent in self._model.sent), self._model.pending, self.pending)
+        found = {name: value for some in changes for name, value in some.items()}
+        applied = self._model.applied
+        return {n: value for n, value in found.items() if value != getattr(applied, n, None)}
+
     # Commands -----------------------------------------------------------------------------------
 
     def choose(self, name: str, value: Any) -> None:
@@ -106,6 +116,7 @@ class SettingsCommands(QObject):
         if SETTINGS[name].change is Change.LIVE:
             self.pending[name] = value
             self._delay.start()
+            self.chosen.emit()
         else:
             self._model.choose(name, value)
             self.refreshed.emit()

@@ -19,6 +19,7 @@ from widgets.live.figures import FIGURES
 from widgets.live.metric_store import MetricStore
 from widgets.live.strip import StatStrip
 from widgets.plot.clock import RedrawClock
+from widgets.plot.series import PREDICTED
 from widgets.theme.fonts import set_text_scale
 
 
@@ -318,3 +319,25 @@ def test_an_idle_minute_has_no_slopes(charts: LiveCharts) -> None:
     for x, y in ((times, shares["other"]), *lines):
         assert list(y[:3]) == [90.0, 90.0, 90.0] and y[3] == 10.0
         assert x[2] == x[3] == -1.0
+
+
+def test_a_prediction_is_drawn_beside_what_was_measured_and_goes_again(charts: LiveCharts) -> None:
+    end = time.perf_counter()
+    for one in load_run(end, 60):
+        take(charts, one)
+    times = np.linspace(end - 60, end, 30)
+    values = {"ttft": 300.0, "itl": 33.0, "tokens": 70.0, "requests": 5.0, "cache": 40.0}
+    charts.show_prediction({name: (times, np.full(30, v)) for name, v in values.items()})
+    redraw(charts)
+    for name, value in values.items():
+        chart = getattr(charts, name)
+        labels = {label.label.removesuffix(" ↑"): label.y for label in chart.view.end_labels}
+        assert labels[PREDICTED] == value and chart.is_available(PREDICTED)
+        assert chart.num_drawn_points()[PREDICTED] > 1
+    charts.show_prediction({"itl": (times, np.full(30, 20.0))})  # of the others none
+    charts.show_prediction({})
+    redraw(charts)
+    for name in values:
+        chart = getattr(charts, name)
+        assert not chart.is_available(PREDICTED) and not chart.num_drawn_points()[PREDICTED]
+        assert PREDICTED not in {label.label for label in chart.view.end_labels}
