@@ -12,6 +12,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from app.cli import values
 from app.cli.bench import (
     add_comparison_options,
     add_workload_options,
@@ -30,6 +31,7 @@ from app.cli.options import (
     engine_config,
     write_report,
 )
+from app.cli.recorded import predict_recording
 from app.cli.session import StatusLine, open_engine
 from engine.errors import ConfigError
 from engine.units import change_text, counted, duration_text, percent_text
@@ -50,12 +52,14 @@ examples:
   inferdeck predict --workload query-rewrite --compare max_num_seqs=4,16
   inferdeck predict --model DIR --workload voice-bot --compare max_num_seqs=1,4 --measure
   inferdeck predict --workload mixed-lengths --request-rate 4 --compare batching=continuous,static
+  inferdeck predict --recording FILE --set max_num_seqs=8 --set block_size=32
 
 Settings that can be compared change which steps run, not how long a given step takes: max_num_seqs,
 max_num_batched_tokens, batching, enable_prefix_caching, enable_chunked_prefill, watermark,
 block_size, kv_cache_memory_bytes, kv_allocation."""
 
 BASE = "predicted"
+LEAST_S, MOST_LAST_S = 5.0, 3600.0
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -65,6 +69,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         parser,
         ("--measure", None, "Run each value too, and report the prediction's error."),
     )
+    add_options(
+        parser.add_argument_group("a recorded load"),
+        ("--recording FILE", values.path, "Replay the end of a recording instead of a workload. No "
+         "model is loaded."),
+        ("--set SETTING=VALUE", values.name, "Setting of the prediction; repeatable.", []),
+        ("--last SECONDS", values.number(LEAST_S, MOST_LAST_S),
+         "Seconds before its end that are replayed. Default: 60."),
+    )  # fmt: skip
     add_report_options(parser)
     add_engine_options(parser)
 
@@ -72,6 +84,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     from app.bench.report import aligned, table
 
+    if args.recording is not None or args.set or args.last is not None:
+        return predict_recording(args)
     comparison = comparison_of(args.compare)
     plan = plan_of(args)
     config = engine_config(args, comparison[0] if comparison else "")

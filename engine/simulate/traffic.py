@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 from engine.errors import ConfigError
 from engine.simulate.settings import REPLAYED
 from engine.simulate.step_time import LEAST_STEPS, Measured, StepTimes, measured
-from engine.snapshot import Arrival, EngineSnapshot, StepRecord
+from engine.snapshot import Arrival, EngineSnapshot, RequestSnapshot, StepRecord
 
 SPAN_S = 60.0
 LEAST_S, LEAST_REQUESTS = 5.0, 4
@@ -85,6 +85,9 @@ class Traffic:
             self._requests[arrival.request_id] = _Seen(arrival)
         for step in snapshot.steps:
             self._count(step)
+        for request in snapshot.requests:
+            if request.request_id not in self._requests:
+                self._requests[request.request_id] = _from_before(request, snapshot)
         present = {request.request_id for request in snapshot.requests}
         for request_id, seen in list(self._requests.items()):
             if seen.ended is None and request_id not in present:
@@ -156,6 +159,19 @@ class Traffic:
         concurrency, gap_s = _closed_loop(seen, start, end)
         requests = tuple(one for one in sent if one.num_output > one.num_done)
         return Load(start, end, requests, concurrency, gap_s)
+
+
+def _from_before(request: RequestSnapshot, snapshot: EngineSnapshot) -> _Seen:
+    """A request whose arrival was not reported: it came before the first snapshot, or is of an
+    older recording. What it found cached is taken as one prefix of all."""
+    size = snapshot.config.block_size
+    cached, prompt = max(request.num_cached_tokens, 0), request.num_prompt_tokens
+    arrival = Arrival(
+        request.request_id, request.times.arrival, prompt,
+        max(snapshot.model.max_model_len - prompt, 1), size, tuple(range(cached // size)),
+    )  # fmt: skip
+    tokens = [event.time for event in request.times.tokens for _ in range(event.num_tokens)]
+    return _Seen(arrival, tokens, cached, is_admitted=True)
 
 
 def fitted(samples: Sequence[Measured]) -> StepTimes:

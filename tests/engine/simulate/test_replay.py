@@ -146,3 +146,27 @@ def test_speculation_is_refused(arriving: Traffic) -> None:
     load = Load(0.0, 1.0, ())
     with pytest.raises(ConfigError, match="Speculative"):
         next(replay(drafting, KNOWN, load, {}))
+
+
+def test_requests_from_before_the_first_snapshot_are_replayed_too() -> None:
+    """Also those of recordings that have no arrivals: from the states of the requests."""
+    snapshots = list(serve(SimulatedEngine(like(), KNOWN), 14.0, 6))
+    unfinished = {request.request_id for request in snapshots[-1].requests}
+    whole, late, older = Traffic(), Traffic(), Traffic()
+    for snapshot in snapshots:
+        whole.update(snapshot)
+        if snapshot.time > 4.0:
+            late.update(snapshot)
+        older.update(dataclasses.replace(snapshot, arrivals=()))
+    expected = {one.arrival.request_id: one for one in whole.load(seconds=8.0).requests}
+    for traffic in (late, older):
+        load = traffic.load(seconds=8.0)
+        assert load.concurrency == 6
+        found = {one.arrival.request_id: one for one in load.requests}
+        ended = [name for name in expected if name in found and name not in unfinished]
+        assert len(ended) > 20
+        for name in ended:
+            assert found[name].num_output == expected[name].num_output
+            assert found[name].num_done == expected[name].num_done
+            assert found[name].arrival.time == expected[name].arrival.time
+    assert late.load(seconds=8.0).requests[10:] == whole.load(seconds=8.0).requests[10:]

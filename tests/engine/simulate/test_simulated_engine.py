@@ -199,3 +199,17 @@ def test_a_cache_keeps_its_bytes_at_another_block_size() -> None:
     assert small.num_blocks == 3
     with pytest.raises(ConfigError, match="block"):
         plan_of(plan, config, config.replace(kv_cache_memory_bytes=1))
+
+
+def test_arrivals_tell_which_prompts_begin_alike(make_engine: Callable[..., LLMEngine]) -> None:
+    """By full blocks, with or without a prefix cache; once, and not of the engine's own work."""
+    engine = make_engine(block_size=16, enable_prefix_caching=False)
+    first, second = list(range(3, 43)), [*range(3, 35), 7, 7, *range(14)]
+    for name, prompt in (("a", first), ("b", second), ("background-1", first)):
+        engine.add_request(prompt, greedy(4), name)
+    a, b = engine.snapshot().arrivals
+    assert (a.request_id, a.num_prompt_tokens, a.max_output_tokens) == ("a", 40, 4)
+    assert len(a.prefix) == 2 and len(b.prefix) == 3
+    assert a.prefix == b.prefix[:2] and b.prefix[2] not in a.prefix
+    assert a.block_size == 16 and a.time <= b.time
+    assert engine.snapshot().arrivals == ()
