@@ -3,7 +3,7 @@
     python -m tests.benchmarks.prediction [--model DIR] [--dummy] [--quick]
 
 Calibrations and measured runs alternate, so that both see the same machine: a case's prediction is
-made from the calibrations before, between and after its two runs. Time is the engine thread's CPU
+made from the calibrations before and after its two runs. Time is the engine thread's CPU
 time (one compute thread): while other programs have the core it stands still. What they do to
 caches and clock rates remains; the difference between the two runs shows it.
 """
@@ -134,14 +134,11 @@ class Bench:
         cache_bytes = blocks * engine.plan.bytes_per_block
         before = self.calibrate()
         for case in cases(rate, cache_bytes):
-            samples, measured = [before], []
-            for _ in range(2):
-                engine.reconfigure(**case.changes)
-                measured.append(self.run(engine, case.pace, clock))
-                engine.reconfigure(**{name: getattr(base, name) for name in case.changes})
-                samples.append(self.calibrate())
-            before = samples[-1]
-            times = StepTimes.fit([one for part in samples for one in part])
+            engine.reconfigure(**case.changes)
+            measured = [self.run(engine, case.pace, clock) for _ in range(2)]
+            engine.reconfigure(**{name: getattr(base, name) for name in case.changes})
+            before, earlier = self.calibrate(), before
+            times = StepTimes.fit(earlier + before)
             began = time.process_time()
             simulated = SimulatedEngine(engine.snapshot(), times, **case.changes)
             own = Clock.of(simulated)
