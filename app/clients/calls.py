@@ -55,6 +55,7 @@ TAKEN: Mapping[ServerType, Mapping[str, Field]] = {
     ServerType.OPENAI: _OPENAI,
     ServerType.VLLM: _VLLM,
     ServerType.INFERDECK: _VLLM,
+    ServerType.ROUTER: _VLLM,  # it passes on what it does not know
     # sglang/srt/entrypoints/openai/protocol.py: a stop text is kept by not trimming it
     ServerType.SGLANG: {
         **_VLLM,
@@ -133,10 +134,10 @@ def remark(server_type: ServerType, names: tuple[str, ...]) -> str:
 TAKES_IDS = frozenset(ServerType) - {ServerType.TGI, ServerType.OPENAI}
 """Servers that accept token ids as a prompt of /v1/completions."""
 
-COUNTS_ALWAYS = TAKES_IDS - {ServerType.LLAMA_CPP}
+COUNTS_ALWAYS = TAKES_IDS - {ServerType.LLAMA_CPP, ServerType.ROUTER}
 """Servers that report the token count with every chunk (continuous_usage_stats)."""
 
-RETURNS_IDS = frozenset((ServerType.INFERDECK, ServerType.VLLM))
+RETURNS_IDS = frozenset((ServerType.INFERDECK, ServerType.VLLM, ServerType.ROUTER))
 """Servers that report token ids on request (return_token_ids)."""
 
 CONTINUES: Mapping[ServerType, Mapping[str, Any]] = {

@@ -6,7 +6,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from app.clients.target import Probe, ServerType, Target
@@ -15,6 +15,7 @@ from engine.units import duration_text, number, rate_text, whole_percent
 if TYPE_CHECKING:
     from app.clients.http import Fetcher
     from app.clients.metrics import Scrape
+    from app.clients.router import Replica, RouterLook
 
 
 LOOK_TIMEOUT_S = 3.0
@@ -26,7 +27,7 @@ _EARLY_S = 0.3
 @dataclass(frozen=True, slots=True)
 class LiveFigures:
     """Latencies in seconds; None: not reported. tokens_per_s, ttft and itl are NaN if there was
-    nothing to measure. round_trip_s: of the poll."""
+    nothing to measure. round_trip_s: of the poll. replicas: of a router."""
 
     running: int | None = None
     waiting: int | None = None
@@ -36,6 +37,7 @@ class LiveFigures:
     itl_p50: float | None = None
     round_trip_s: float = 0.0
     has_metrics: bool = True
+    replicas: tuple[Replica, ...] = ()
 
     def texts(self) -> dict[str, str]:
         return {
@@ -54,13 +56,16 @@ def _told(value: float | None, text: Callable[[float], str]) -> str:
 
 class Looker:
     """Polls one server over one kept connection. One poll at a time, from any thread. Rates are of
-    the last `rate_s`, latencies of the last `span_s` seconds, to a poll."""
+    the last `rate_s`, latencies of the last `span_s` seconds, to a poll. routed_url: see
+    `RouterLook`."""
 
     def __init__(
-        self, target: Target, server_type: ServerType, rate_s: float, span_s: float
-    ) -> None:
+        self, target: Target, server_type: ServerType, rate_s: float, span_s: float,
+        routed_url: str = "",
+    ) -> None:  # fmt: skip
         self._target, self._server_type = target, server_type
-        self._rate_s, self._span_s = rate_s, span_s
+        self._rate_s, self._span_s, self._routed_url = rate_s, span_s, routed_url
+        self._router: RouterLook | None = None
         self._fetcher: Fetcher | None = None
         self._past: deque[Scrape] = deque()
         self._is_looking = threading.Lock()
@@ -97,7 +102,21 @@ class Looker:
             return LiveFigures(round_trip_s=answer.seconds, has_metrics=False)
         from app.clients.metrics import scrape_with
 
-        now = scrape_with(self._fetcher, address, self._server_type, began + LOOK_TIMEOUT_S)
+        deadline = began + LOOK_TIMEOUT_S
+        if self._server_type is not ServerType.ROUTER:
+            now = scrape_with(self._fetcher, address, self._server_type, deadline)
+            return self._figures(now, began)
+        from app.clients.router import RouterLook
+
+        if self._router is None:
+            self._router = RouterLook(address, self._span_s, self._routed_url)
+        summed = self._router.look(self._fetcher, deadline)
+        figures = LiveFigures(round_trip_s=time.perf_counter() - began, has_metrics=False)
+        if summed is not None:
+            figures = self._figures(summed, began)
+        return replace(figures, replicas=self._router.replicas)
+
+    def _figures(self, now: Scrape, began: float) -> LiveFigures:
         while self._past and now.time - self._past[0].time > self._span_s + _EARLY_S:
             self._past.popleft()
         self._past.append(now)

@@ -92,6 +92,11 @@ class Exposition:
     def is_of(self, table: Table) -> bool:
         return any(name.startswith(table.full("")) for name in self._series)
 
+    def by_label(self, name: str, label: str) -> dict[str, float]:
+        """The values of a metric by one of its labels."""
+        found = self._find(name, {})
+        return {one.labels[label]: one.value for one in found if label in one.labels}
+
     def read(self, table: Table) -> Readings:
         found: Readings = {}, {}
         for figure in table.names:

@@ -12,6 +12,7 @@ from app.clients.http import Answer, Fetcher
 from app.clients.metric_names import TABLES
 from app.clients.metrics import scrape_with
 from app.clients.metrics_page import Exposition
+from app.clients.router import WORKERS, RouterLook, read_workers
 from app.clients.target import Address, Probe, ServerType, Target, parse_address
 
 OWNERS: Mapping[str, ServerType] = {
@@ -49,6 +50,8 @@ class _Prober:
 
     def run(self) -> Probe:
         answer = self._get(self._address.api("models"))
+        if answer.status in (500, 502, 503, 504):
+            answer = self._of_a_replica() or answer
         if answer.status not in (200, 404):
             raise self._fetcher.problem(answer)
         listed = answer.object().get("data")
@@ -62,12 +65,25 @@ class _Prober:
         models = tuple(str(card["id"]) for card in cards) or facts.models
         has_metrics = False
         with suppress(TargetError):
-            scrape_with(self._fetcher, self._address, server_type, self._deadline)
-            has_metrics = True
+            if server_type is ServerType.ROUTER:
+                look = RouterLook(self._address, 0.0)
+                has_metrics = look.look(self._fetcher, self._deadline) is not None
+            else:
+                scrape_with(self._fetcher, self._address, server_type, self._deadline)
+                has_metrics = True
         return Probe(
             server_type, facts.version, models, facts.max_model_len or _longest(cards), has_metrics,
             min(self._round_trips),
         )  # fmt: skip
+
+    def _of_a_replica(self) -> Answer | None:
+        """A router passes this on to a replica that died a moment ago, and does not try another."""
+        for one in read_workers(self._object(WORKERS)):
+            with suppress(TargetError):
+                answer = self._get(f"{one.url}/v1/models")
+                if answer.status == 200:
+                    return answer
+        return None
 
     def _no_list(self, answer: Answer) -> TargetError:
         host = self._address.host
@@ -86,6 +102,8 @@ class _Prober:
     # -- server types ---------------------------------------------------------------------------
 
     def _recognised(self, cards: list[dict[str, Any]]) -> tuple[ServerType, _Facts]:
+        if read_workers(self._object(WORKERS)):  # before the replica whose pages it passes on
+            return ServerType.ROUTER, _Facts()
         owners = {str(card.get("owned_by", "")).lower() for card in cards}
         named = next((OWNERS[owner] for owner in owners if owner in OWNERS), None)
         if named is not None:

@@ -25,6 +25,7 @@ class ServerType(StrEnum):
     TENSORRT_LLM = "TensorRT-LLM"
     TGI = "TGI"
     LLAMA_CPP = "llama.cpp"
+    ROUTER = "vLLM router"
     OPENAI = "OpenAI-compatible"
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import NamedTuple
 
 import httpx
@@ -15,6 +16,7 @@ from app.clients.http import MOST_BYTES, Address, Answer
 from app.clients.metric_names import Figure
 from app.clients.metrics import NOTHING_REPORTED, RunningTotals, Scrape, merged, metric_pages
 from app.clients.replies import Samples
+from app.clients.router import WORKERS, ReplicaSum, check_replicas, read_workers
 from app.clients.target import Probe, ServerType, Target
 from engine.config import EngineConfig
 from engine.snapshot import (
@@ -78,9 +80,14 @@ class Watch:
         self.has_metrics = found.has_metrics
         self.last: Scrape | None = None
         self._totals = RunningTotals()
+        self._sum = ReplicaSum()
         self._own_at_look = Samples()
         self._counted = Counters()
         self._own_now = Samples()
+
+    @property
+    def _is_router(self) -> bool:
+        return self._server_type is ServerType.ROUTER
 
     @property
     def is_busy(self) -> bool:
@@ -100,6 +107,8 @@ class Watch:
         for answer in pages.answers.values():
             if answer.status in (401, 403) or (answer.status >= 500 and answer.status != 501):
                 self._check(answer)
+        if self._is_router:
+            check_replicas(read_workers(pages.answers[WORKERS].json()))
         self.last = self.read(pages)
         if self.last is not None:
             self._totals.update(self.last)
@@ -108,14 +117,28 @@ class Watch:
     async def ask(self) -> Pages:
         """Fetch its metrics pages without parsing, which takes as long as some tokens. Raises
         TargetError if the server does not respond."""
+        if self._is_router:
+            return await self._ask_replicas()
         answers = {
             path: await self._get(self._address.beside(path))
             for path in metric_pages(self._server_type)
         }
         return Pages(time.perf_counter(), answers)
 
+    async def _ask_replicas(self) -> Pages:
+        answers = {WORKERS: await self._get(self._address.beside(WORKERS))}
+        for one in read_workers(answers[WORKERS].json()):
+            with suppress(TargetError):  # the router has not noticed yet that it is away
+                answer = await self._get(one.metrics_url)
+                if answer.status == 200:
+                    answers[one.url] = answer
+        return Pages(time.perf_counter(), answers)
+
     def read(self, pages: Pages) -> Scrape | None:
         """None without metrics."""
+        if self._is_router:
+            replicas = {url: one for url, one in pages.answers.items() if url != WORKERS}
+            return self._sum.add(pages.time, replicas)
         try:
             return merged(self._server_type, pages.time, pages.answers)
         except TargetError:

@@ -48,12 +48,14 @@ def _connect_notices(app: Application) -> None:
     app.notices.shown.connect(app.history.add)
     for notice in (
         app.session.notice, app.engine_settings.notice, app.recordings.notice, app.layouts.notice,
-        app.crash.notice, app.pages.server.switch.notice, app.pages.server.engines.notice,
+        app.crash.notice,
     ):  # fmt: skip
         notice.connect(app.notices.show_notice)
     server = app.pages.server
-    for gone in (app.session.notice_gone, server.switch.notice_gone, server.engines.notice_gone):
-        gone.connect(app.notices.dismiss)
+    for part in (server.switch, server.engines, server.cards.routed):
+        part.notice.connect(app.notices.show_notice)
+        part.notice_gone.connect(app.notices.dismiss)
+    app.session.notice_gone.connect(app.notices.dismiss)
     app.session.notice_gone.connect(app.history.end)
 
     def link_report(path: Path) -> None:

@@ -35,6 +35,11 @@ if kind == "vllm":
         from vllm.utils import FlexibleArgumentParser
     parser = make_arg_parser(FlexibleArgumentParser())
     from vllm import __version__ as version
+elif kind == "vllm_router":
+    from vllm_router.router_args import RouterArgs
+    from vllm_router.version import __version__ as version
+    parser = argparse.ArgumentParser()
+    RouterArgs.add_cli_args(parser, use_router_prefix=False)
 else:
     from sglang.srt.server_args import ServerArgs
     parser = argparse.ArgumentParser()

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import random
 import shlex
 import socket
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from shutil import which
 
-from app.clients.target import ServerType
+from app.clients.target import ServerType, parse_address
 from app.managed.launch import MODEL, PORT, Launch, Place
 from app.managed.supervisor import supervised
 from engine.errors import InferdeckError
@@ -18,11 +20,20 @@ LOOPBACK = "127.0.0.1"
 GRACE_S = 10.0
 """Between SIGINT and SIGKILL."""
 CONTAINER_PORT = 8000
+PORTS = range(20_000, 32_000)
 _STARTS = {
     ServerType.VLLM: ("-m", "vllm.entrypoints.cli.main", "serve"),
     ServerType.SGLANG: ("-m", "sglang.launch_server", "--model-path"),
+    ServerType.ROUTER: ("-m", "vllm_router.launch_router"),
 }
-"""Before the model."""
+"""Before the model, if any."""
+_ROUTING = {
+    "--worker-startup-timeout-secs": "20", "--worker-startup-check-interval": "1",
+    "--health-check-interval-secs": "1", "--health-failure-threshold": "2",
+    "--cb-timeout-duration-secs": "5",
+}  # fmt: skip
+"""A router's defaults are minutes: a dead replica would be found late, and one that is back would
+wait. Settings of the user come after them."""
 SSH = (
     "ssh", "-o", "BatchMode=yes", "-o", "ConnectTimeout=10", "-o", "ServerAliveInterval=2",
     "-o", "ServerAliveCountMax=2", "-o", "ExitOnForwardFailure=yes",
@@ -31,10 +42,14 @@ SSH = (
 
 
 def free_port() -> int:
-    """A port of the loopback that is free now."""
-    with socket.socket() as tried:
-        tried.bind((LOOPBACK, 0))
-        return int(tried.getsockname()[1])
+    """A port of the loopback that is free now, as is the next one (of a router's metrics). Below
+    those that systems give to outgoing connections, which take them at any time."""
+    for port in random.sample(PORTS, len(PORTS)):
+        with suppress(OSError), socket.socket() as one, socket.socket() as other:
+            one.bind((LOOPBACK, port))
+            other.bind((LOOPBACK, port + 1))
+            return port
+    raise InferdeckError("No port is free.", "Stop other servers.")
 
 
 def is_taken(port: int) -> bool:
@@ -49,8 +64,12 @@ def engine_words(launch: Launch, port: int, host: str = LOOPBACK) -> list[str]:
     if launch.is_command:
         words = shlex.split(launch.command)
         return [word.replace(PORT, str(port)).replace(MODEL, launch.model) for word in words]
-    words = [launch.interpreter, *_STARTS[launch.kind], launch.model]
-    return [*words, "--host", host, "--port", str(port), *_settings(launch.settings)]
+    words = [launch.interpreter, *_STARTS[launch.kind], *([launch.model] if launch.model else [])]
+    words += ["--host", host, "--port", str(port)]
+    if launch.is_router:
+        words += ["--prometheus-host", host, "--prometheus-port", str(port + 1), *_settings(_ROUTING)]
+        words += ["--worker-urls", *(parse_address(url).root for url in launch.replicas)]
+    return [*words, *_settings(launch.settings)]
 
 
 def _settings(settings: Mapping[str, str]) -> list[str]:

@@ -26,7 +26,8 @@ _DEAD = re.compile(r"timeout, server .* not responding|connection (to .* )?(rese
 _PORT = re.compile(r"address already in use|cannot listen to port|port is already allocated")
 _NO_DAEMON = re.compile(r"cannot connect to the docker daemon|is the docker daemon running")
 _NO_IMAGE = re.compile(r"unable to find image|pull access denied|manifest unknown|no such image")
-_NO_PACKAGE = re.compile(r"no module named '?(vllm|sglang)\b", re.IGNORECASE)
+_NO_PACKAGE = re.compile(r"no module named '?(vllm|sglang|vllm_router)\b", re.IGNORECASE)
+_NO_REPLICA = re.compile(r"timeout \d+s waiting for hosts \[(.*)\] to become healthy")
 _FLAG = re.compile(r"error: (unrecognized arguments: .+|argument .+)")
 _MEMORY = re.compile(
     r"out of memory|outofmemory|no available memory for the cache blocks|memoryerror|"
@@ -64,6 +65,8 @@ def why_ended(launch: Launch, code: int, lines: Sequence[str]) -> ErrorInfo:
         (_NO_PACKAGE, f"{name} is not installed in {launch.interpreter}.",
          f"Choose a Python that has the package {PYTHON.get(launch.kind, '')}."),
         (_PORT, "The port is in use by another program.", "Start again: another port is chosen."),
+        (_NO_REPLICA, f"None of the router's {len(launch.replicas)} replicas responds.",
+         "Start a replica, then the router."),
         (_FEW_GPUS, f"{name} needs more GPUs than there are.",
          "Reduce the tensor or pipeline parallel size."),
         (_MODEL, f"{name} does not support this model, or it is incomplete.",

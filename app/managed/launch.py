@@ -19,7 +19,9 @@ class Place(StrEnum):
     CONTAINER = "container"
 
 
-PYTHON = {ServerType.VLLM: "vllm", ServerType.SGLANG: "sglang"}
+PYTHON = {
+    ServerType.VLLM: "vllm", ServerType.SGLANG: "sglang", ServerType.ROUTER: "vllm_router",
+}  # fmt: skip
 """The package of each engine with a Python of its own."""
 KINDS = (*PYTHON, ServerType.OPENAI)
 """OPENAI: any server, by its command."""
@@ -30,13 +32,15 @@ PARALLEL = {
     "pipeline_parallel_size": "--pipeline-parallel-size",
 }
 """vLLM's flags for settings of earlier versions, whose engine ran a model on several devices."""
+MIN_REPLICAS = 2
 _HOST = re.compile(r"[\w.%:\[\]@-]+", re.ASCII)
 
 
 class Launch(msgspec.Struct, frozen=True):
     """interpreter: the Python that has the engine, at its place. host: as ssh takes it. image: of
     the container. command: of a server without a known Python, with {port} and {model}. settings:
-    texts by flag; "" is a flag without a value. environment: more variables, by name."""
+    texts by flag; "" is a flag without a value. environment: more variables, by name. replicas:
+    base URLs of the servers behind a router."""
 
     kind: ServerType = ServerType.VLLM
     model: str = ""
@@ -47,10 +51,15 @@ class Launch(msgspec.Struct, frozen=True):
     command: str = ""
     settings: dict[str, str] = {}
     environment: dict[str, str] = {}
+    replicas: tuple[str, ...] = ()
 
     @property
     def is_command(self) -> bool:
         return self.kind not in PYTHON
+
+    @property
+    def is_router(self) -> bool:
+        return self.kind is ServerType.ROUTER
 
     def problems(self) -> list[Problem]:
         """What keeps it from starting, by field."""
@@ -58,6 +67,10 @@ class Launch(msgspec.Struct, frozen=True):
         if self.is_command:
             if self.place is not Place.CONTAINER or self.command:
                 found += _command_problems(self.command)
+        elif self.is_router:
+            if len(self.replicas) < MIN_REPLICAS:
+                text = f"Choose at least {MIN_REPLICAS} servers of the same model."
+                found.append(Problem("replicas", text))
         elif not self.model:
             found.append(Problem("model", "Enter a model folder or name."))
         if self.place is Place.CONTAINER:

@@ -82,7 +82,8 @@ class ManagedProcess:
         self, launch: Launch, on_change: Callable[[], None], name: str = "inferdeck", port: int = 0
     ) -> None:
         self.launch = launch
-        self.port = port if port and not is_taken(port) else free_port()
+        needed = (port, port + 1) if launch.is_router else (port,)
+        self.port = port if port and not any(map(is_taken, needed)) else free_port()
         self._on_change = on_change
         self._removal = removal_words(launch, name)
         self._lines: deque[str] = deque(maxlen=LINES)
@@ -169,7 +170,8 @@ class ManagedProcess:
 
     def _is_healthy(self) -> bool:
         """Whether it answers: any but an error of its own means that it serves."""
-        for path in ("/health", "/v1/models"):
+        # a router's own health, where one of its replicas is away
+        for path in ("/liveness",) if self.launch.is_router else ("/health", "/v1/models"):
             try:
                 with _opener.open(self.base_url + path, timeout=HEALTH_TIMEOUT_S):
                     return True

@@ -11,10 +11,13 @@ from PySide6.QtGui import QHideEvent, QResizeEvent, QShowEvent
 from PySide6.QtWidgets import QFrame, QGridLayout, QWidget
 
 from app.clients.connection import Connection
+from app.clients.router import routed_url
+from app.clients.target import ServerType
 from app.features.serve.connections import ConnectionStore, Watcher
 from app.features.serve.engine_cards import WIDTH, ConnectionCard, EngineCard, LocalCard
 from app.features.serve.managed import ManagedEngines
 from app.features.serve.managed_card import LogPane, ManagedCard
+from app.features.serve.routing import ReplicaNotices, RoutingRows
 from app.link.bridge import EngineBridge
 from widgets.controls.frames import scroll_area
 from widgets.controls.layouts import STRETCH, dressed, vbox, wrapped
@@ -54,6 +57,7 @@ class EngineCards(QWidget):
         self._watchers: dict[str, Watcher] = {}
         self._keys: dict[str, str] = {}  # that the watchers have
         self.cards: dict[str, ConnectionCard] = {}
+        self.routed = ReplicaNotices(self._name_of, self)
         self.local = LocalCard(bridge, metrics, clock)
         self.local.use_wanted.connect(self.back_wanted)
         self.empty = wrapped("muted", EMPTY)
@@ -96,12 +100,14 @@ class EngineCards(QWidget):
 
     def _add(self, connection: Connection, key: str) -> None:
         store, known = self._store, connection.id
-        watcher = self._watchers[connection.id] = Watcher(connection, key, self)
+        launch = store.launch(known)
+        routed = routed_url(connection.base_url) if self._is_router(known) else ""
+        watcher = self._watchers[connection.id] = Watcher(connection, key, self, routed)
         watcher.recognised.connect(
             lambda probe: store.update(known, server_type=probe.server_type, version=probe.version)
         )
         self._keys[connection.id] = key
-        if store.launch(known) is None:
+        if launch is None:
             card = ConnectionCard(watcher, self._metrics, self._clock)
         else:
             card = ManagedCard(watcher, self._metrics, self._clock, self._engines)
@@ -110,6 +116,23 @@ class EngineCards(QWidget):
         card.use_wanted.connect(partial(self.use_wanted.emit, connection))
         card.edit_wanted.connect(partial(self.edit_wanted.emit, known))
         card.watch_toggled.connect(lambda is_on: store.update(known, is_watched=is_on))
+        if connection.server_type is ServerType.ROUTER:
+            self._add_routing(card)
+
+    def _add_routing(self, card: ConnectionCard) -> None:
+        watcher, rows = card.watcher, RoutingRows(self._name_of)
+        card.more.addWidget(rows)
+
+        def renew() -> None:
+            if watcher.figures is not None:
+                rows.show_replicas(watcher.figures.replicas)
+                self.routed.follow(watcher.connection, watcher.figures.replicas)
+
+        watcher.changed.connect(renew)
+
+    def _name_of(self, url: str) -> str:
+        known = self._store.at(url)
+        return known.name if known is not None else url
 
     def _remove(self, connection_id: str) -> None:
         watcher = self._watchers.pop(connection_id, None)
@@ -132,11 +155,19 @@ class EngineCards(QWidget):
         for one in self._store.connections:
             wanted = one.is_watched or self.isVisible()
             if self._store.launch(one.id) is not None:
-                wanted = wanted and self._engines.is_ready(one.id)
+                is_ready = self._engines.is_ready(one.id)
+                wanted = is_ready and (wanted or self._is_router(one.id))
+                if not is_ready:
+                    self.routed.follow(one, ())
             if not wanted or self._store.keys.is_known(one.key_name):
                 self._watchers[one.id].set_on(wanted)
             else:
                 self._store.keys.fetch(one.key_name)  # `renew` follows
+
+    def _is_router(self, connection_id: str) -> bool:
+        """Always watched: a replica that is away must be said."""
+        launch = self._store.launch(connection_id)
+        return launch is not None and launch.is_router
 
     def mark(self) -> None:
         """Show which engine is in use."""

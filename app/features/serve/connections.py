@@ -6,12 +6,13 @@ import dataclasses
 import time
 from typing import Any
 
+from msgspec.structs import replace
 from PySide6.QtCore import QObject, QTimer, Signal
 
 from app.clients.connection import Connection, KeyStore
 from app.clients.look import LOOK_TIMEOUT_S as TIMEOUT_S
 from app.clients.look import LiveFigures, Looker
-from app.clients.target import LinkState, Probe, Target
+from app.clients.target import LinkState, Probe, Target, parse_address
 from app.link.tasks import Task, run_task
 from app.managed.launch import Launch
 from app.window.settings_store import SettingsStore
@@ -109,6 +110,11 @@ class ConnectionStore(QObject):
     def find(self, connection_id: str) -> Connection | None:
         return next((one for one in self._all if one.id == connection_id), None)
 
+    def at(self, base_url: str) -> Connection | None:
+        """The server at an address, in whichever form."""
+        root = parse_address(base_url).root
+        return next((one for one in self._all if parse_address(one.base_url).root == root), None)
+
     def named(self, name: str) -> Connection | None:
         return next((one for one in self._all if one.name == name), None)
 
@@ -135,10 +141,20 @@ class ConnectionStore(QObject):
         if places and self._all[places[0]] == connection:
             return
         if places:
+            self._move_replicas(self._all[places[0]].base_url, connection.base_url)
             self._all[places[0]] = connection
         else:
             self._all.append(connection)
         self._store()
+
+    def routers_of(self, base_url: str) -> list[str]:
+        """Ids of the routers that have a replica at this address."""
+        return [known for known, one in self._launches.items() if base_url in one.replicas]
+
+    def _move_replicas(self, before: str, now: str) -> None:
+        for known in self.routers_of(before) if now != before else ():
+            moved = tuple(now if one == before else one for one in self._launches[known].replicas)
+            self.set_launch(known, replace(self._launches[known], replicas=moved))
 
     def update(self, connection_id: str, **changes: Any) -> None:
         known = self.find(connection_id)
@@ -168,14 +184,17 @@ class ConnectionStore(QObject):
 
 
 class Watcher(QObject):
-    """Polls one connection. `changed`: state or figures. An unknown server is probed."""
+    """Polls one connection. `changed`: state or figures. An unknown server is probed. routed_url:
+    see `RouterLook`."""
 
     changed = Signal()
     recognised = Signal(object)  # Probe
 
-    def __init__(self, connection: Connection, key: str, parent: QObject | None = None) -> None:
+    def __init__(
+        self, connection: Connection, key: str, parent: QObject | None = None, routed_url: str = ""
+    ) -> None:
         super().__init__(parent)
-        self.connection = connection
+        self.connection, self._routed_url = connection, routed_url
         self.state = LinkState.CLOSED
         self.words = ""
         """The error, or ""."""
@@ -218,7 +237,7 @@ class Watcher(QObject):
             return
         if self._looker is None:
             target = self.connection.target(self._key)
-            self._looker = Looker(target, server_type, RATE_S, SPAN_S)
+            self._looker = Looker(target, server_type, RATE_S, SPAN_S, self._routed_url)
         self._task = run_task(self, self._looker.look, self._on_figures, self._on_error)
 
     def _on_probe(self, probe: Probe) -> None:

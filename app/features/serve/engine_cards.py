@@ -108,12 +108,13 @@ class EngineCard(QFrame):
         self.state = StateLine()
         self.figures = FigureRow(f"{title} metrics", FIGURES, width=92)
         self.trend = TrendLine(trends, key)
+        self.more = vbox()
         self.use = button(use, self.use_wanted.emit)
         self.foot = ButtonRows((self.use,))
         badge = dressed(QLabel(kind), badge="neutral")
         vbox(
             hbox(title_line(title), badge, STRETCH, self.mark), self.place, self.state, SPACE_1,
-            self.figures, self.trend, STRETCH, SPACE_1, self.foot,
+            self.figures, self.trend, self.more, STRETCH, SPACE_1, self.foot,
             of=self, spacing=SPACE_1, margins=(SPACE_3, SPACE_2, SPACE_3, SPACE_3),
         )  # fmt: skip
         clock.add(self)

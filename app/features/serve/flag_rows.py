@@ -20,10 +20,12 @@ ESSENTIAL = (
     "--data-parallel-size", "--dp-size", "--max-model-len", "--context-length",
     "--gpu-memory-utilization", "--mem-fraction-static", "--max-num-seqs",
     "--max-running-requests", "--max-num-batched-tokens", "--quantization", "--kv-cache-dtype",
-    "--speculative-config",
+    "--speculative-config", "--policy", "--cache-threshold", "--balance-abs-threshold",
+    "--balance-rel-threshold", "--max-concurrent-requests",
 )  # fmt: skip
-"""Shown without a search, of vLLM and SGLang."""
-OWN = ("--host", "--port", "--model", "--model-path", "--config")
+"""Shown without a search, of vLLM, SGLang and vLLM's router."""
+OWN = ("--host", "--port", "--model", "--model-path", "--config", "--worker-urls",
+       "--prometheus-host", "--prometheus-port")  # fmt: skip
 """The window's, not the user's."""
 MAX_ROWS = 24
 SEARCH_MS = 200

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
-from PySide6.QtCore import QSignalBlocker, Signal
-from PySide6.QtWidgets import QComboBox, QLineEdit, QWidget
+from PySide6.QtCore import QSignalBlocker, Qt, Signal
+from PySide6.QtWidgets import QComboBox, QLineEdit, QListWidget, QListWidgetItem, QWidget
 
+from app.clients.connection import Connection
 from app.clients.target import ServerType
 from app.features.quantize.fields import Field
 from app.features.serve.flag_rows import FlagRows
@@ -17,8 +18,10 @@ from app.managed.launch import KINDS, MODEL, PORT, Launch, Place, parse_environm
 from app.server.options import Problem
 from widgets.controls.combo import ElidedCombo
 from widgets.controls.layouts import dressed, vbox
-from widgets.theme.theme import SPACE_3
+from widgets.theme.theme import SPACE_2, SPACE_3
 
+SERVER_ROWS = 4
+NO_SERVERS = "No servers: connect to or run some first"
 COMMAND_TITLE = "Any server, by its command"
 PLACES = {
     Place.HERE: "This machine", Place.SSH: "SSH host", Place.CONTAINER: "Container image",
@@ -38,6 +41,8 @@ class LaunchForm(QWidget):
         for kind in KINDS:
             self.kind.addItem(COMMAND_TITLE if kind is KINDS[-1] else kind.value, kind)
         self.model = _line("Model", "folder or Hugging Face name")
+        self.servers = dressed(QListWidget(), "Servers")
+        self.servers.setFixedHeight(SERVER_ROWS * (self.fontMetrics().height() + SPACE_2) + SPACE_2)
         self.place = dressed(ElidedCombo(), "Run on")
         for place, title in PLACES.items():
             self.place.addItem(title, place)
@@ -66,9 +71,11 @@ class LaunchForm(QWidget):
             )
         }  # fmt: skip
         self._settings = Field("Settings", self.flags)
+        self._servers = Field("Servers behind the router", self.servers)
+        self._place = Field("Run on", self.place)
         fields = {name: field for name, (field, _) in self.fields.items()}
         vbox(
-            Field("Engine", self.kind), fields["model"], Field("Run on", self.place),
+            Field("Engine", self.kind), fields["model"], self._servers, self._place,
             fields["host"], fields["image"], fields["interpreter"], fields["command"],
             fields["name"], fields["environment"], self._settings, of=self, spacing=SPACE_3,
         )  # fmt: skip
@@ -84,6 +91,7 @@ class LaunchForm(QWidget):
         for choice in (self.kind, self.place):
             choice.activated.connect(lambda _: self._on_place())
         self.flags.changed.connect(self.edited)
+        self.servers.itemChanged.connect(lambda _: self.edited.emit())
 
     # What is written -----------------------------------------------------------------------------
 
@@ -95,7 +103,15 @@ class LaunchForm(QWidget):
             host=self.host.text().strip(), image=self.image.text().strip(),
             command=self.command.text().strip(), settings=dict(self.flags.values),
             environment=parse_environment(self.environment.text()) or {},
+            replicas=tuple(one.base_url for one in self.chosen_servers),
         )  # fmt: skip
+
+    @property
+    def chosen_servers(self) -> list[Connection]:
+        """Those that are checked."""
+        items = map(self.servers.item, range(self.servers.count()))
+        chosen = (one for one in items if one.checkState() is Qt.CheckState.Checked)
+        return [one.data(Qt.ItemDataRole.UserRole) for one in chosen]
 
     @property
     def problems(self) -> list[Problem]:
@@ -121,6 +137,19 @@ class LaunchForm(QWidget):
         self.show_problems(())
         self._fit()
 
+    def show_servers(self, servers: Sequence[Connection], chosen: Collection[str]) -> None:
+        """Offer them to a router, with those of the ids `chosen` checked."""
+        states = Qt.CheckState
+        with QSignalBlocker(self.servers):
+            self.servers.clear()
+            for one in servers:
+                item = QListWidgetItem(one.name, self.servers)
+                item.setToolTip(f"{one.base_url}\n{one.kind}")
+                item.setData(Qt.ItemDataRole.UserRole, one)
+                item.setCheckState(states.Checked if one.id in chosen else states.Unchecked)
+            if not servers:
+                QListWidgetItem(NO_SERVERS, self.servers).setFlags(Qt.ItemFlag.NoItemFlags)
+
     def show_interpreters(self, found: Sequence[Interpreter]) -> None:
         """Offer them; keep what is written, else take the first."""
         written = self.python.currentText()
@@ -132,6 +161,8 @@ class LaunchForm(QWidget):
 
     def show_problems(self, problems: Sequence[Problem], key_note: str = "") -> None:
         show_problems(self.fields, problems, key_note)
+        said = {problem.field: problem.text for problem in problems}
+        self._servers.say_problem(said.get("replicas", ""))
 
     def say_settings(self, problem: str) -> None:
         """A problem of the settings; "" for none."""
@@ -147,14 +178,19 @@ class LaunchForm(QWidget):
     def _fit(self) -> None:
         """Show the fields of this engine and place."""
         launch = self.launch
+        if launch.is_router:  # beside the window: it reaches every server that this reaches
+            self.place.setCurrentIndex(self.place.findData(Place.HERE))
+            launch = self.launch
         is_image = launch.place is Place.CONTAINER
         shown = {
             "host": launch.place is Place.SSH, "image": is_image,
-            "interpreter": not launch.is_command and not is_image, "command": launch.is_command,
+            "model": not launch.is_router, "interpreter": not launch.is_command and not is_image, "command": launch.is_command,
         }  # fmt: skip
         for name, is_shown in shown.items():
             self.fields[name][0].setVisible(is_shown)
         self._settings.setVisible(not launch.is_command)
+        self._servers.setVisible(launch.is_router)
+        self._place.setVisible(not launch.is_router)
 
 
 def _line(name: str, placeholder: str) -> QLineEdit:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 
 from msgspec.structs import replace
@@ -47,14 +48,26 @@ class LaunchPanel(QWidget):
         self.form.edited.connect(self._renew)
         self.form.place_edited.connect(self._look)
         engines.changed.connect(lambda _: self._renew())
+        store.changed.connect(self._on_store)
 
     def show_engine(self, connection_id: str, launch: Launch) -> None:
         """Of this connection; "" for a new one."""
         self._chosen = connection_id
         known = self._store.find(connection_id)
         self.form.show_launch(known.name if known is not None else "", launch)
+        self._offer_servers(one.id for one in map(self._store.at, launch.replicas) if one)
         self._renew()
         self._look()
+
+    def _on_store(self) -> None:
+        """A server came, went or moved."""
+        self._offer_servers(one.id for one in self.form.chosen_servers)
+        self._renew()
+
+    def _offer_servers(self, ids: Iterable[str]) -> None:
+        routers = {one.id for one in self._store.connections if one.server_type is ServerType.ROUTER}
+        servers = [one for one in self._store.beside(self._chosen) if one.id not in routers]
+        self.form.show_servers(servers, set(ids))
 
     def apply(self) -> None:
         """Save and start, or restart."""

@@ -15,7 +15,7 @@ import shiboken6
 from PySide6.QtCore import QObject, Signal
 
 from app.clients.connection import Connection, new_connection
-from app.clients.target import ServerType
+from app.clients.target import ServerType, Target
 from app.features.serve.connections import ConnectionStore
 from app.features.serve.switch import EngineSwitch
 from app.link.tasks import Task, run_task
@@ -23,6 +23,7 @@ from app.managed.command import LOOPBACK, free_port
 from app.managed.drain import drain
 from app.managed.launch import Launch
 from app.managed.process import ManagedProcess, State, Status
+from app.managed.replicas import check
 from app.window.notices import error_notice
 from engine.errors import ErrorInfo, InferdeckError, describe
 from widgets.live.figures import StateKind
@@ -58,6 +59,7 @@ class ManagedEngines(QObject):
         self._to_use: set[str] = set()
         self._to_restart: set[str] = set()
         self._drains: dict[str, Task] = {}
+        self._checks: dict[str, Task] = {}  # of the replicas of routers that start
         self._moved.connect(self._on_moved)
         store.changed.connect(self._stop_deleted)
 
@@ -65,6 +67,8 @@ class ManagedEngines(QObject):
 
     def status(self, connection_id: str) -> Status:
         process = self._processes.get(connection_id)
+        if connection_id in self._checks:
+            return Status(State.STARTING)
         if process is not None:
             return process.status
         return Status(State.ENDED, error=self._failures.get(connection_id))
@@ -145,7 +149,7 @@ class ManagedEngines(QObject):
 
     def close_down(self) -> None:
         """The program exits, and its engines with it."""
-        for task in self._drains.values():
+        for task in (*self._drains.values(), *self._checks.values()):
             task.cancel()
         for process in self._processes.values():
             process.stop()
@@ -162,6 +166,29 @@ class ManagedEngines(QObject):
         self.notice_gone.emit(_key(connection_id))
         self._failures.pop(connection_id, None)
         self._processes.pop(connection_id, None)
+        if launch.is_router:
+            targets = [self._target_at(url) for url in launch.replicas]
+            self._checks[connection_id] = run_task(
+                self, lambda: check(targets), lambda _: self._launch(connection, launch),
+                lambda error: self._fail(connection, error),
+            )  # fmt: skip
+            self.changed.emit(connection_id)
+        else:
+            self._launch(connection, launch)
+
+    def _target_at(self, url: str) -> Target:
+        known = self._store.at(url)
+        return known.target(self._store.key(known)) if known is not None else Target(url)
+
+    def _fail(self, connection: Connection, error: ErrorInfo) -> None:
+        self._checks.pop(connection.id, None)
+        self._failures[connection.id] = error
+        self._complain(connection, error)
+        self.changed.emit(connection.id)
+
+    def _launch(self, connection: Connection, launch: Launch) -> None:
+        connection_id = connection.id
+        self._checks.pop(connection_id, None)
         port = int(connection.base_url.rpartition(":")[2])
 
         def tell() -> None:
@@ -171,18 +198,23 @@ class ManagedEngines(QObject):
         try:
             process = ManagedProcess(launch, tell, f"inferdeck-{connection_id}", port)
         except (InferdeckError, OSError) as error:
-            self._failures[connection_id] = describe(error)
-            self._complain(connection, describe(error))
-        else:
-            self._processes[connection_id] = process
-            kind = launch.kind if not launch.is_command else None
-            self._store.update(connection_id, base_url=process.base_url, server_type=kind)
+            self._fail(connection, describe(error))
+            return
+        self._processes[connection_id] = process
+        kind = launch.kind if not launch.is_command else None
+        self._store.update(connection_id, base_url=process.base_url, server_type=kind)
         self.changed.emit(connection_id)
+        if process.base_url != connection.base_url:
+            for router in filter(self.is_running, self._store.routers_of(process.base_url)):
+                self.restart(router)
 
     def _end(self, connection_id: str) -> None:
         drain = self._drains.pop(connection_id, None)
         if drain is not None:
             drain.cancel()
+        check = self._checks.pop(connection_id, None)
+        if check is not None:
+            check.cancel()
         process = self._processes.get(connection_id)
         if process is not None:
             process.stop()
