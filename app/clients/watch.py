@@ -77,7 +77,7 @@ class Watch:
         self._has_key = bool(target.api_key)
         self._address = address
         self._server_type: ServerType = found.server_type
-        self.has_metrics = found.has_metrics
+        self.has_metrics = found.has_metrics or self._is_router  # its replicas may come back
         self.last: Scrape | None = None
         self._totals = RunningTotals()
         self._sum = ReplicaSum()

@@ -67,8 +67,9 @@ def engine_words(launch: Launch, port: int, host: str = LOOPBACK) -> list[str]:
     words = [launch.interpreter, *_STARTS[launch.kind], *([launch.model] if launch.model else [])]
     words += ["--host", host, "--port", str(port)]
     if launch.is_router:
-        words += ["--prometheus-host", host, "--prometheus-port", str(port + 1), *_settings(_ROUTING)]
-        words += ["--worker-urls", *(parse_address(url).root for url in launch.replicas)]
+        words += ["--prometheus-host", host, "--prometheus-port", str(port + 1)]
+        words += [*_settings(_ROUTING), "--worker-urls"]
+        words += [parse_address(url).root for url in launch.replicas]
     return [*words, *_settings(launch.settings)]
 
 

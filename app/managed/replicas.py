@@ -20,9 +20,9 @@ def check(targets: Sequence[Target]) -> None:
     named = list(zip((one.name or one.base_url for one in targets), found, strict=True))
     there = [(name, one) for name, one in named if isinstance(one, Probe)]
     if not there:
-        causes = " ".join(f"{name}: {one.cause}" for name, one in named if isinstance(one, ErrorInfo))
+        causes = [f"{name}: {one.cause}" for name, one in named if isinstance(one, ErrorInfo)]
         raise InferdeckError(
-            f"None of the router's {len(targets)} replicas responds. {causes}",
+            f"None of the router's {len(targets)} replicas responds. {' '.join(causes)}",
             "Start a replica, then the router.",
         )
     for name, one in there:

@@ -31,7 +31,6 @@ from typing import Any, NamedTuple
 from app.clients.calls import make_call
 from app.clients.chunks import ReplyReader
 from app.clients.errors import TargetError
-from app.clients.look import Looker
 from app.clients.probe import probe
 from app.clients.router import Hits, Replica, RouterLook
 from app.clients.stream import Streamer
@@ -45,11 +44,11 @@ WAIT_S = 120.0
 STEP_MS = 20
 STREAMS, STREAM_TOKENS = 64, 400
 PREFIXES, REQUESTS_EACH, PREFIX_WORDS = 8, 6, 120
-WORDS = "memory block cache token step queue batch layer head model page graph".split()
+WORDS = ("memory", "block", "cache", "token", "step", "queue", "batch", "layer", "head", "page")
 
 
 class Reply(NamedTuple):
-    """url-less: a router does not say which replica it was. cause: of a failure; "" for none."""
+    """cause: of a failure; "" for none."""
 
     num_tokens: int
     cause: str

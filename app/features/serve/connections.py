@@ -12,7 +12,7 @@ from PySide6.QtCore import QObject, QTimer, Signal
 from app.clients.connection import Connection, KeyStore
 from app.clients.look import LOOK_TIMEOUT_S as TIMEOUT_S
 from app.clients.look import LiveFigures, Looker
-from app.clients.target import LinkState, Probe, Target, parse_address
+from app.clients.target import LinkState, Probe, Target, TargetError, parse_address
 from app.link.tasks import Task, run_task
 from app.managed.launch import Launch
 from app.window.settings_store import SettingsStore
@@ -112,8 +112,8 @@ class ConnectionStore(QObject):
 
     def at(self, base_url: str) -> Connection | None:
         """The server at an address, in whichever form."""
-        root = parse_address(base_url).root
-        return next((one for one in self._all if parse_address(one.base_url).root == root), None)
+        wanted = _root(base_url)
+        return next((one for one in self._all if _root(one.base_url) == wanted), None)
 
     def named(self, name: str) -> Connection | None:
         return next((one for one in self._all if one.name == name), None)
@@ -181,6 +181,13 @@ class ConnectionStore(QObject):
     def _store(self) -> None:
         self._settings.connections = self._all
         self.changed.emit()
+
+
+def _root(base_url: str) -> str:
+    try:
+        return parse_address(base_url).root
+    except TargetError:
+        return base_url
 
 
 class Watcher(QObject):

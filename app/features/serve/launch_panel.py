@@ -26,6 +26,7 @@ from widgets.theme.theme import SPACE_1, restyle
 
 START, APPLY, RUNNING = "Start", "Apply and restart", "Running"
 READING = "Reading the settings of {}. The first time takes up to a minute."
+ROUTER = "Router"
 NOT_FOUND = "No Python with {} found. Enter one that has it."
 TYPED = "Add settings as --flag=value."
 
@@ -65,8 +66,8 @@ class LaunchPanel(QWidget):
         self._renew()
 
     def _offer_servers(self, ids: Iterable[str]) -> None:
-        routers = {one.id for one in self._store.connections if one.server_type is ServerType.ROUTER}
-        servers = [one for one in self._store.beside(self._chosen) if one.id not in routers]
+        others = self._store.beside(self._chosen)
+        servers = [one for one in others if one.server_type is not ServerType.ROUTER]
         self.form.show_servers(servers, set(ids))
 
     def apply(self) -> None:
@@ -170,7 +171,7 @@ def _name_of(launch: Launch, taken: set[str]) -> str:
     """ "vLLM chat", with a number if the name is taken."""
     what = Path(launch.model).name or launch.command.partition(" ")[0].rpartition("/")[2]
     kind = "" if launch.is_command else launch.kind.value
-    base = name = f"{kind} {what}".strip()[:50] or "Server"
+    base = name = ROUTER if launch.is_router else f"{kind} {what}".strip()[:50] or "Server"
     number = 1
     while name in taken:
         number += 1

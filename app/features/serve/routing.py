@@ -117,7 +117,7 @@ class _Row:
 
     def fit(self) -> None:
         for one in self.numbers:
-            one.setFont(figure_font())
+            one.setFont(figure_font("small"))
 
 
 def _side(column: int) -> Qt.AlignmentFlag:

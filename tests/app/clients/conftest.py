@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -94,8 +95,8 @@ class ScriptedServer(ThreadingHTTPServer):
     daemon_threads = True
     request_queue_size = 64
 
-    def __init__(self) -> None:
-        super().__init__(("127.0.0.1", 0), Exchange)
+    def __init__(self, port: int = 0) -> None:
+        super().__init__(("127.0.0.1", port), Exchange)
         self.answers: dict[str, Answer] = {}
         self.seen: list[tuple[str, Any]] = []
         self.asked: list[dict[str, Any]] = []
@@ -114,15 +115,29 @@ class ScriptedServer(ThreadingHTTPServer):
         self.answers["/v1/models"] = {"object": "list", "data": data}
 
 
-@pytest.fixture
-def server() -> Iterator[ScriptedServer]:
-    made = ScriptedServer()
+    def replica(self, model: str = "m", page: str = "") -> ScriptedServer:
+        """Answer as vLLM, as a router needs it."""
+        self.models("vllm", model, max_model_len=4096)
+        text = page or (PAGES / "vllm_0.32.txt").read_text()
+        self.answers |= {"/health": "", "/version": {"version": "0.32.0"}, "/metrics": text}
+        return self
+
+
+@contextmanager
+def served(port: int = 0) -> Iterator[ScriptedServer]:
+    made = ScriptedServer(port)
     thread = threading.Thread(target=made.serve_forever, args=(0.02,), name="scripted server")
     thread.start()
     yield made
     made.shutdown()
     made.server_close()
     thread.join(10)
+
+
+@pytest.fixture
+def server() -> Iterator[ScriptedServer]:
+    with served() as made:
+        yield made
 
 
 def chat_chunk(text: str = "", finish: str | None = None, **more: Any) -> dict[str, Any]:

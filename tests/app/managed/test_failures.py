@@ -12,6 +12,10 @@ from app.managed.launch import Launch, Place
 from tests.app.managed.conftest import LOGS
 
 VLLM = Launch(interpreter="/opt/vllm/bin/python", model="/models/starter")
+ROUTER = Launch(
+    kind=ServerType.ROUTER, interpreter="/opt/router/bin/python",
+    replicas=("http://127.0.0.1:18105", "http://127.0.0.1:18103"),
+)  # fmt: skip
 AFAR = Launch(interpreter="python3", model="m", place=Place.SSH, host="me@lab")
 BOXED = Launch(model="m", place=Place.CONTAINER, image="vllm/none")
 
@@ -44,6 +48,15 @@ CASES = {
         ("Not enough memory", "No available memory for the cache blocks"),
     ),
     "port": Case(("OSError: [Errno 98] Address already in use",), ("port is in use",)),
+    "router's port": Case(recorded("vllm_router_0.1_port"), ("port is in use",), ROUTER),
+    "no replica": Case(
+        recorded("vllm_router_0.1_nobody"), ("None of the router's 2 replicas responds",), ROUTER
+    ),
+    "no router": Case(
+        ("/usr/bin/python3: Error while finding module specification for "
+         "'vllm_router.launch_router' (ModuleNotFoundError: No module named 'vllm_router')",),
+        ("not installed in /opt/router/bin/python", "package vllm_router"), ROUTER,
+    ),
     "few GPUs": Case(
         ("ValueError: Tensor parallel size (16) is larger than the number of available GPUs (8).",),
         ("more GPUs than there are", "(16)", "(8)"),

@@ -1,0 +1,1 @@
+"""A scripted vllm-router: its command line, log and pages, as recorded from version 0.1.17."""
