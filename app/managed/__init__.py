@@ -4,6 +4,8 @@ launch                    what to run, where, and with which settings
 interpreters, arguments   Pythons that have an engine; its flags, read from its own parser
 supervisor, command       the command line, and the process that ends with the window
 log_progress, failures    what its log says: progress, and why it ended
+handle                    the process itself: one that ends with the window, and one that stays
 process                   ManagedProcess: start, progress, health, crash, stop
+replicas                  whether servers can be those of one router
 drain                     requests end before a restart
 """

@@ -44,7 +44,7 @@ SSH = (
 def free_port() -> int:
     """A port of the loopback that is free now, as is the next one (of a router's metrics). Below
     those that systems give to outgoing connections, which take them at any time."""
-    for port in random.sample(PORTS, len(PORTS)):
+    for port in random.SystemRandom().sample(PORTS, len(PORTS)):
         with suppress(OSError), socket.socket() as one, socket.socket() as other:
             one.bind((LOOPBACK, port))
             other.bind((LOOPBACK, port + 1))
@@ -86,7 +86,7 @@ def command_words(launch: Launch, port: int, name: str) -> list[str]:
         words = _container(launch, port, name)
     else:
         words = engine_words(launch, port)
-    return supervised(sys.executable, GRACE_S, words)
+    return supervised(sys.executable, GRACE_S, words, stays=launch.stays)
 
 
 def _over_ssh(launch: Launch, port: int) -> list[str]:

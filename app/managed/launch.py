@@ -40,7 +40,7 @@ class Launch(msgspec.Struct, frozen=True):
     """interpreter: the Python that has the engine, at its place. host: as ssh takes it. image: of
     the container. command: of a server without a known Python, with {port} and {model}. settings:
     texts by flag; "" is a flag without a value. environment: more variables, by name. replicas:
-    base URLs of the servers behind a router."""
+    base URLs of the servers behind a router. stays: it does not end with the window."""
 
     kind: ServerType = ServerType.VLLM
     model: str = ""
@@ -52,6 +52,7 @@ class Launch(msgspec.Struct, frozen=True):
     settings: dict[str, str] = {}
     environment: dict[str, str] = {}
     replicas: tuple[str, ...] = ()
+    stays: bool = False
 
     @property
     def is_command(self) -> bool:

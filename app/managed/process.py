@@ -7,10 +7,7 @@
 from __future__ import annotations
 
 import logging
-import os
-import signal
 import subprocess
-import sys
 import threading
 import time
 import urllib.error
@@ -19,7 +16,7 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from enum import StrEnum
-from typing import IO, NamedTuple
+from typing import NamedTuple
 
 from app.managed.arguments import engine_environment
 from app.managed.command import (
@@ -31,6 +28,7 @@ from app.managed.command import (
     removal_words,
 )
 from app.managed.failures import why_ended
+from app.managed.handle import Child, Staying
 from app.managed.launch import Launch
 from app.managed.log_progress import Progress, advanced, clean
 from engine.errors import ErrorInfo
@@ -74,36 +72,53 @@ class Status(NamedTuple):
 class ManagedProcess:
     """Started by the constructor, which raises OSError or InferdeckError. Any thread may use it.
 
-    on_change: called by a thread of its own after `status` changed. name: of a container. port: to
-    serve at where it is free, so that clients find a restarted engine again.
+    on_change: called by a thread of its own after `status` changed. name: of a container, and of
+    the files of one that stays. port: to serve at where it is free, so that clients find a
+    restarted engine again. found: one that runs already, at `port`.
     """
 
     def __init__(
-        self, launch: Launch, on_change: Callable[[], None], name: str = "inferdeck", port: int = 0
-    ) -> None:
+        self, launch: Launch, on_change: Callable[[], None], name: str = "inferdeck",
+        port: int = 0, found: Staying | None = None,
+    ) -> None:  # fmt: skip
         self.launch = launch
         needed = (port, port + 1) if launch.is_router else (port,)
-        self.port = port if port and not any(map(is_taken, needed)) else free_port()
+        is_usable = found is not None or (port and not any(map(is_taken, needed)))
+        self.port = port if is_usable else free_port()
         self._on_change = on_change
         self._removal = removal_words(launch, name)
         self._lines: deque[str] = deque(maxlen=LINES)
         self._status = Status(State.STARTING)
         self._lock = threading.Lock()
         self._stopped_at: float | None = None
-        words = command_words(launch, self.port, name)
-        self._process = subprocess.Popen(
-            words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-            env=engine_environment(launch.environment),
-            start_new_session=sys.platform != "win32",  # Ctrl-C in a terminal is the window's
-        )  # fmt: skip
+        self._is_left = False
+        if found is None:
+            words = command_words(launch, self.port, name)
+            environment = engine_environment(launch.environment)
+            self._handle: Child | Staying = (
+                Staying.start(name, launch, self.port, words, environment) if launch.stays
+                else Child(words, environment)
+            )  # fmt: skip
+        else:
+            self._handle = found
         self.started_at = time.perf_counter()
-        assert self._process.stdout is not None
-        self._reader = threading.Thread(
-            target=self._read, args=(self._process.stdout,), name="managed-log", daemon=True
-        )
+        self._reader = threading.Thread(target=self._read, name="managed-log", daemon=True)
         self._watcher = threading.Thread(target=self._watch, name="managed-watch", daemon=True)
         self._reader.start()
         self._watcher.start()
+
+    @classmethod
+    def find(cls, on_change: Callable[[], None], name: str) -> ManagedProcess | None:
+        """The engine of this name that an earlier window left, if it runs still."""
+        found = Staying.find(name)
+        if found is None:
+            return None
+        return cls(found.record.launch, on_change, name, found.record.port, found)
+
+    @property
+    def pid(self) -> int:
+        """Of its supervisor."""
+        return self._handle.pid
 
     @property
     def base_url(self) -> str:
@@ -124,9 +139,15 @@ class ManagedProcess:
         if self._stopped_at is None and self._status.is_running:
             self._stopped_at = time.monotonic()
             self._say(Status(State.STOPPING))
-            with suppress(OSError):
-                assert self._process.stdin is not None
-                self._process.stdin.close()  # its supervisor ends it
+            self._handle.finish()
+
+    def leave(self) -> None:
+        """The window closes: one that stays goes on."""
+        if isinstance(self._handle, Staying) and self._stopped_at is None:
+            self._is_left = True
+            self._handle.leave()
+        else:
+            self.stop()
 
     def wait(self, timeout_s: float) -> bool:
         """Whether it has ended by then."""
@@ -135,37 +156,36 @@ class ManagedProcess:
 
     # The threads -----------------------------------------------------------------------------
 
-    def _read(self, stream: IO[bytes]) -> None:
-        with stream:
-            for raw in stream:
-                line = clean(raw.decode("utf-8", "replace"))
-                if not line:
-                    continue
-                with self._lock:
-                    self._lines.append(line)
-                log.info("port %d: %s", self.port, line)
-                status = self._status
-                if status.state is State.STARTING:
-                    progress = advanced(status.progress, line)
-                    if progress != status.progress:
-                        self._say(status._replace(progress=progress), State.STARTING)
+    def _read(self) -> None:
+        for raw in self._handle.lines():
+            line = clean(raw.decode("utf-8", "replace"))
+            if not line:
+                continue
+            with self._lock:
+                self._lines.append(line)
+            log.info("port %d: %s", self.port, line)
+            status = self._status
+            if status.state is State.STARTING:
+                progress = advanced(status.progress, line)
+                if progress != status.progress:
+                    self._say(status._replace(progress=progress), State.STARTING)
 
     def _watch(self) -> None:
-        while self._process.poll() is None:
+        while (code := self._handle.poll()) is None:
             time.sleep(LOOK_S)
+            if self._is_left:
+                return
             if self._status.state is State.STARTING and self._is_healthy():
                 self._say(Status(State.READY), State.STARTING)
             stopped_at = self._stopped_at
             if stopped_at is not None and time.monotonic() - stopped_at > STOP_S:
-                self._kill()
+                self._handle.kill()
         self._reader.join(1.0)  # a grandchild may hold the pipe
         self._remove()
-        with suppress(OSError):
-            assert self._process.stdin is not None
-            self._process.stdin.close()
+        self._handle.finish()
         error = None
         if self._stopped_at is None:
-            error = why_ended(self.launch, self._process.returncode, self.lines)
+            error = why_ended(self.launch, code, self.lines)
         self._say(Status(State.ENDED, error=error))
 
     def _is_healthy(self) -> bool:
@@ -187,13 +207,6 @@ class ManagedProcess:
                 log.debug("health: %r", error)
                 return False
         return False
-
-    def _kill(self) -> None:
-        with suppress(OSError):
-            if sys.platform != "win32":
-                os.killpg(self._process.pid, signal.SIGKILL)
-            else:
-                self._process.kill()
 
     def _remove(self) -> None:
         """A container outlives the command that ran it, where that was killed."""

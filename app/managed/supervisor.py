@@ -4,14 +4,15 @@
     window -- ssh ==stdin== supervisor --- engine ...      there: a dead link or the end of ssh
 
 It runs in any Python 3.8, so it is sent as text. Its exit code is the engine's, 128 + n for a
-signal n as in a shell.
+signal n as in a shell. Of an engine that stays when the window closes it does not read its input,
+ends it by a signal alone, and writes the exit code to the log.
 """
 
 from __future__ import annotations
 
 PROGRAM = r"""
 import os, signal, subprocess, sys, threading, time
-grace, words, engine = float(sys.argv[1]), sys.argv[2:], None
+grace, stays, words, engine = float(sys.argv[1]), sys.argv[2] == "stays", sys.argv[3:], None
 def send(number):
     try:
         os.killpg(engine.pid, number) if hasattr(os, "killpg") else engine.kill()
@@ -41,17 +42,22 @@ except OSError as error:
     print(f"supervisor: cannot run {words[0]}: {error.strerror}", flush=True)
     sys.exit(127)
 print(f"supervisor: pid {engine.pid}", flush=True)
-threading.Thread(target=watch, daemon=True).start()
+if not stays:
+    threading.Thread(target=watch, daemon=True).start()
 while engine.poll() is None:
     time.sleep(0.05)
 send(signal.SIGKILL)
-code = engine.returncode
-sys.exit(code if code >= 0 else 128 - code)
+code = engine.returncode if engine.returncode >= 0 else 128 - engine.returncode
+if stays:
+    print(f"supervisor: exit code {code}", flush=True)
+sys.exit(code)
 """
 STARTED = "supervisor: pid "
 CANNOT_RUN = "supervisor: cannot run "
+EXIT = "supervisor: exit code "
 
 
-def supervised(python: str, grace_s: float, words: list[str]) -> list[str]:
+def supervised(python: str, grace_s: float, words: list[str], *, stays: bool = False) -> list[str]:
     """`words` under a supervisor in `python`. grace_s: seconds between SIGINT and SIGKILL."""
-    return [python, "-I", "-S", "-c", PROGRAM, str(grace_s), *words]
+    mode = "stays" if stays else "ends"
+    return [python, "-I", "-S", "-c", PROGRAM, str(grace_s), mode, *words]

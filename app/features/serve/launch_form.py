@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Collection, Mapping, Sequence
 
 from PySide6.QtCore import QSignalBlocker, Qt, Signal
-from PySide6.QtWidgets import QComboBox, QLineEdit, QListWidget, QListWidgetItem, QWidget
+from PySide6.QtWidgets import QCheckBox, QComboBox, QLineEdit, QListWidget, QListWidgetItem, QWidget
 
 from app.clients.connection import Connection
 from app.clients.target import ServerType
@@ -22,6 +22,8 @@ from widgets.theme.theme import SPACE_2, SPACE_3
 
 SERVER_ROWS = 4
 NO_SERVERS = "No servers: connect to or run some first"
+STAYS = "Keep running when the window closes"
+STAYS_TIP = "It is found again at the next start"
 COMMAND_TITLE = "Any server, by its command"
 PLACES = {
     Place.HERE: "This machine", Place.SSH: "SSH host", Place.CONTAINER: "Container image",
@@ -58,6 +60,7 @@ class LaunchForm(QWidget):
         self._python_line.setPlaceholderText("interpreter or virtual environment")
         self.command = _line("Command", f"server --model {MODEL} --port {PORT}")
         self.environment = _line("Environment", "NAME=value, separated by spaces")
+        self.stays = dressed(QCheckBox(STAYS), tip=STAYS_TIP)
         self.flags = FlagRows()
         self.fields: dict[str, tuple[Field, QLineEdit]] = {
             name: (Field(title, shown), line) for name, title, shown, line in (
@@ -77,7 +80,8 @@ class LaunchForm(QWidget):
         vbox(
             Field("Engine", self.kind), fields["model"], self._servers, self._place,
             fields["host"], fields["image"], fields["interpreter"], fields["command"],
-            fields["name"], fields["environment"], self._settings, of=self, spacing=SPACE_3,
+            fields["name"], fields["environment"], self.stays, self._settings,
+            of=self, spacing=SPACE_3,
         )  # fmt: skip
         self._connect()
         self._fit()
@@ -91,15 +95,18 @@ class LaunchForm(QWidget):
         for choice in (self.kind, self.place):
             choice.activated.connect(lambda _: self._on_place())
         self.flags.changed.connect(self.edited)
+        self.stays.toggled.connect(lambda _: self.edited.emit())
         self.servers.itemChanged.connect(lambda _: self.edited.emit())
 
     # What is written -----------------------------------------------------------------------------
 
     @property
     def launch(self) -> Launch:
+        place = Place(self.place.currentData())
         return Launch(
             kind=ServerType(self.kind.currentData()), model=self.model.text().strip(),
-            place=Place(self.place.currentData()), interpreter=self.python.currentText().strip(),
+            place=place, interpreter=self.python.currentText().strip(),
+            stays=self.stays.isChecked() and place is not Place.SSH,
             host=self.host.text().strip(), image=self.image.text().strip(),
             command=self.command.text().strip(), settings=dict(self.flags.values),
             environment=parse_environment(self.environment.text()) or {},
@@ -134,6 +141,7 @@ class LaunchForm(QWidget):
             self.command.setText(launch.command)
             self.environment.setText(_variables_text(launch.environment))
             self.flags.show_values(launch.settings)
+            self.stays.setChecked(launch.stays)
         self.show_problems(())
         self._fit()
 
@@ -184,10 +192,12 @@ class LaunchForm(QWidget):
         is_image = launch.place is Place.CONTAINER
         shown = {
             "host": launch.place is Place.SSH, "image": is_image,
-            "model": not launch.is_router, "interpreter": not launch.is_command and not is_image, "command": launch.is_command,
+            "model": not launch.is_router, "command": launch.is_command,
+            "interpreter": not launch.is_command and not is_image,
         }  # fmt: skip
         for name, is_shown in shown.items():
             self.fields[name][0].setVisible(is_shown)
+        self.stays.setVisible(launch.place is not Place.SSH)
         self._settings.setVisible(not launch.is_command)
         self._servers.setVisible(launch.is_router)
         self._place.setVisible(not launch.is_router)

@@ -62,6 +62,8 @@ class ManagedEngines(QObject):
         self._checks: dict[str, Task] = {}  # of the replicas of routers that start
         self._moved.connect(self._on_moved)
         store.changed.connect(self._stop_deleted)
+        for one in store.connections:
+            self._find_again(one)
 
     # What is so ----------------------------------------------------------------------------------
 
@@ -148,11 +150,11 @@ class ManagedEngines(QObject):
         self._end(connection_id)
 
     def close_down(self) -> None:
-        """The program exits, and its engines with it."""
+        """The program exits, and its engines with it, except those that stay."""
         for task in (*self._drains.values(), *self._checks.values()):
             task.cancel()
         for process in self._processes.values():
-            process.stop()
+            process.leave()
         end = time.monotonic() + CLOSE_S
         for process in self._processes.values():
             process.wait(max(0.0, end - time.monotonic()))
@@ -190,13 +192,9 @@ class ManagedEngines(QObject):
         connection_id = connection.id
         self._checks.pop(connection_id, None)
         port = int(connection.base_url.rpartition(":")[2])
-
-        def tell() -> None:
-            if shiboken6.isValid(self):
-                self._moved.emit(connection_id)
-
+        tell = partial(self._tell, connection_id)
         try:
-            process = ManagedProcess(launch, tell, f"inferdeck-{connection_id}", port)
+            process = ManagedProcess(launch, tell, _name(connection_id), port)
         except (InferdeckError, OSError) as error:
             self._fail(connection, describe(error))
             return
@@ -207,6 +205,20 @@ class ManagedEngines(QObject):
         if process.base_url != connection.base_url:
             for router in filter(self.is_running, self._store.routers_of(process.base_url)):
                 self.restart(router)
+
+    def _tell(self, connection_id: str) -> None:
+        """On a thread of the process."""
+        if shiboken6.isValid(self):
+            self._moved.emit(connection_id)
+
+    def _find_again(self, connection: Connection) -> None:
+        """An engine that stayed when an earlier window closed."""
+        launch = self._store.launch(connection.id)
+        if launch is not None and launch.stays:
+            tell = partial(self._tell, connection.id)
+            process = ManagedProcess.find(tell, _name(connection.id))
+            if process is not None:
+                self._processes[connection.id] = process
 
     def _end(self, connection_id: str) -> None:
         drain = self._drains.pop(connection_id, None)
@@ -255,6 +267,11 @@ class ManagedEngines(QObject):
         for connection_id in set(self._processes):
             if self._store.find(connection_id) is None and self.is_running(connection_id):
                 self.stop(connection_id)
+
+
+def _name(connection_id: str) -> str:
+    """Of its container and its files."""
+    return f"inferdeck-{connection_id}"
 
 
 def _key(connection_id: str) -> str:

@@ -8,8 +8,10 @@ import subprocess
 import sys
 import time
 import urllib.request
+from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import psutil
 import pytest
 from msgspec.structs import replace
@@ -17,17 +19,22 @@ from msgspec.structs import replace
 from app.clients.probe import probe
 from app.clients.target import ServerType, Target
 from app.managed.command import is_taken
+from app.managed.handle import Record
 from app.managed.launch import Launch
 from app.managed.log_progress import Stage
 from app.managed.process import ManagedProcess, State
+from app.paths import data_dir
 from engine.errors import InferdeckError
 from tests import ROOT
 from tests.app.managed.conftest import WAIT_S, Start, wait_until
 
 
+NAME = "inferdeck-test"
+
+
 def engine_of(process: ManagedProcess) -> psutil.Process:
     """The engine's own process, below its supervisor."""
-    children = psutil.Process(process._process.pid).children(recursive=True)
+    children = psutil.Process(process.pid).children(recursive=True)
     return next(one for one in children if "vllm.entrypoints.cli.main" in one.cmdline())
 
 
@@ -124,8 +131,6 @@ def test_it_ends_with_a_program_that_was_killed(launch: Launch) -> None:
         "print(made.port, flush=True)\n"
         "time.sleep(600)\n"
     )
-    import msgspec
-
     words = [sys.executable, "-c", code, msgspec.json.encode(launch).decode()]
     window = subprocess.Popen(words, stdout=subprocess.PIPE, text=True, cwd=ROOT)
     assert window.stdout is not None
@@ -204,3 +209,68 @@ def test_without_docker_it_says_so(
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(InferdeckError, match="docker, podman"):
         ManagedProcess(replace(launch, place=Place.CONTAINER, image="x"), lambda: None)
+
+
+# One that stays when the window closes ----------------------------------------------------------
+
+
+@pytest.fixture
+def staying(launch: Launch) -> Iterator[Launch]:
+    yield replace(launch, stays=True)
+    left = ManagedProcess.find(lambda: None, NAME)
+    if left is not None:
+        left.stop()
+        assert left.wait(WAIT_S)
+
+
+def leave(process: ManagedProcess) -> None:
+    """As a window that closes."""
+    process.leave()
+    assert process.wait(WAIT_S)
+
+
+def test_one_that_stays_is_found_again_and_stopped(staying: Launch) -> None:
+    first = ready(ManagedProcess(staying, lambda: None, NAME))
+    engine = engine_of(first)
+    leave(first)
+    assert engine.is_running() and is_taken(first.port)
+    found = ManagedProcess.find(lambda: None, NAME)
+    assert found is not None and (found.port, found.launch) == (first.port, staying)
+    ready(found)
+    wait_until(lambda: found.lines == first.lines)
+    found.stop()
+    assert found.wait(WAIT_S) and found.status.error is None
+    assert "INFO:     Application shutdown complete." in found.lines
+    assert not engine.is_running() and not is_taken(first.port)
+    assert ManagedProcess.find(lambda: None, NAME) is None
+
+
+def test_the_end_of_one_that_was_found_has_its_reason(staying: Launch) -> None:
+    leave(ready(ManagedProcess(staying, lambda: None, NAME)))
+    found = ManagedProcess.find(lambda: None, NAME)
+    assert found is not None
+    engine_of(found).kill()
+    assert found.wait(WAIT_S)
+    error = found.status.error
+    assert error is not None and "SIGKILL" in error.cause
+
+
+def test_one_that_ended_meanwhile_is_not_found(staying: Launch) -> None:
+    process = ready(ManagedProcess(staying, lambda: None, NAME))
+    supervisor = psutil.Process(process.pid)
+    leave(process)
+    supervisor.terminate()
+    wait_until(lambda: not is_taken(process.port))
+    wait_until(lambda: ManagedProcess.find(lambda: None, NAME) is None)
+
+
+def test_another_process_of_its_number_is_not_taken_for_it(staying: Launch) -> None:
+    record = Record(os.getpid(), psutil.Process().create_time() - 1.0, 20_000, staying)
+    (data_dir() / f"{NAME}.json").write_bytes(msgspec.json.encode(record))
+    assert ManagedProcess.find(lambda: None, NAME) is None
+
+
+def test_others_end_when_the_window_closes(launch: Launch) -> None:
+    process = ready(ManagedProcess(launch, lambda: None))
+    process.leave()
+    assert process.wait(WAIT_S) and not is_taken(process.port)

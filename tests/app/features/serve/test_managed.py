@@ -14,6 +14,7 @@ from app.clients.target import ServerType
 from app.features.chat.conversation import State as ReplyState
 from app.features.serve.launch_form import LaunchForm
 from app.features.serve.launch_panel import APPLY, RUNNING, START
+from app.features.serve.managed import ManagedEngines
 from app.features.serve.managed_card import ManagedCard
 from app.features.serve.page import OTHERS, ServerPage
 from app.main.application import Application
@@ -55,7 +56,7 @@ def run(qtbot: QtBot, page: ServerPage, launch: Launch) -> str:
 
 def engine_of(page: ServerPage, known: str) -> psutil.Process:
     """The engine's own process, below its supervisor."""
-    supervisor = psutil.Process(page.engines._processes[known]._process.pid)
+    supervisor = psutil.Process(page.engines._processes[known].pid)
     children = supervisor.children(recursive=True)
     return next(one for one in children if "vllm.entrypoints.cli.main" in one.cmdline())
 
@@ -240,3 +241,17 @@ def test_the_models_page_runs_its_model(page: ServerPage, application: Applicati
     application.pages.models.run_wanted.emit("/models/mine")
     assert page.connections.launches.form.launch.model == "/models/mine"
     assert page.tabs.currentIndex() == OTHERS
+
+
+def test_one_that_stays_is_there_in_the_next_window(
+    qtbot: QtBot, page: ServerPage, application: Application, launch: Launch
+) -> None:
+    known = run(qtbot, page, replace(launch, stays=True))
+    engine = engine_of(page, known)
+    page.engines.close_down()
+    assert engine.is_running()
+    again = ManagedEngines(page.store, page.switch, page)
+    qtbot.waitUntil(lambda: again.is_ready(known), timeout=WAIT_MS)
+    again.stop(known)
+    qtbot.waitUntil(lambda: not again.is_running(known), timeout=WAIT_MS)
+    assert not engine.is_running()
