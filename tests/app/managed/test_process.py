@@ -28,7 +28,6 @@ from engine.errors import InferdeckError
 from tests import ROOT
 from tests.app.managed.conftest import WAIT_S, Start, wait_until
 
-
 NAME = "inferdeck-test"
 
 
