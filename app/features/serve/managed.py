@@ -2,6 +2,7 @@
 
 start --> starting --(ready)--> used by the window
 restart: drain --> stop --> start on the same port, and used again where it was in use
+apply: beside the old where memory allows (`Beside`), else restart
 
 An engine is a connection with a `Launch`; the window attaches to it as to any other.
 """
@@ -9,13 +10,15 @@ An engine is a connection with a `Launch`; the window attaches to it as to any o
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from functools import partial
 
 import shiboken6
-from PySide6.QtCore import QObject, Signal
+from PySide6.QtCore import QObject, QTimer, Signal
 
 from app.clients.connection import Connection, new_connection
 from app.clients.target import ServerType, Target
+from app.features.serve.beside import Beside, may_run_beside
 from app.features.serve.connections import ConnectionStore
 from app.features.serve.switch import EngineSwitch
 from app.link.tasks import Task, run_task
@@ -31,6 +34,8 @@ from widgets.live.figures import StateKind
 DRAIN_S = 30.0
 CLOSE_S = 3.0
 """For engines to end by themselves at the exit; their supervisors end them later otherwise."""
+LEAVING_MS = 2000
+"""For the window to leave an engine before it stops."""
 DRAINING = "Finishing requests before the restart"
 KINDS: dict[State, StateKind] = {
     State.STARTING: "loading",
@@ -60,6 +65,10 @@ class ManagedEngines(QObject):
         self._to_restart: set[str] = set()
         self._drains: dict[str, Task] = {}
         self._checks: dict[str, Task] = {}  # of the replicas of routers that start
+        self._beside = Beside(self)
+        self._beside.changed.connect(self.changed)
+        self._beside.ready.connect(self._on_ready_beside)
+        self._beside.failed.connect(self._on_failed_beside)
         self._moved.connect(self._on_moved)
         store.changed.connect(self._stop_deleted)
         for one in store.connections:
@@ -79,6 +88,8 @@ class ManagedEngines(QObject):
         """Its state for the user."""
         if connection_id in self._drains:
             return DRAINING, "loading"
+        if beside := self._beside.text(connection_id):
+            return beside, "loading"
         status = self.status(connection_id)
         if status.error is not None:
             return f"{status.error.cause} {status.error.remedy}".strip(), "error"
@@ -93,7 +104,7 @@ class ManagedEngines(QObject):
     def lines(self, connection_id: str) -> list[str]:
         """The last lines of its log."""
         process = self._processes.get(connection_id)
-        return process.lines if process is not None else []
+        return self._beside.lines(connection_id) or (process.lines if process is not None else [])
 
     # What the user does --------------------------------------------------------------------------
 
@@ -105,9 +116,14 @@ class ManagedEngines(QObject):
         return made
 
     def apply(self, connection_id: str, launch: Launch) -> None:
-        """Start with these settings; one that runs is restarted."""
+        """Start with these settings. One that runs goes on until the new one is ready, where memory
+        allows; else it is restarted."""
         self._store.set_launch(connection_id, launch)
-        if self.is_running(connection_id):
+        old = self._processes.get(connection_id)
+        is_free = self.is_ready(connection_id) and connection_id not in self._drains
+        if old is not None and is_free and may_run_beside(launch):
+            self._beside.begin(connection_id, launch, old, partial(self.restart, connection_id))
+        elif self.is_running(connection_id):
             self.restart(connection_id)
         else:
             self.start(connection_id)
@@ -126,16 +142,19 @@ class ManagedEngines(QObject):
         if connection is None or not self.is_running(connection_id):
             self.start(connection_id)
             return
+        self._beside.cancel(connection_id)
         self._to_restart.add(connection_id)
         if self._switch.used_id == connection_id:
             self._to_use.add(connection_id)
         waits = connection_id not in self._drains and self.is_ready(connection_id)
-        if not waits:
+        if waits:
+            self._drain(connection, partial(self._end, connection_id))
+        else:
             self._end(connection_id)
-            return
-        target = connection.target(self._store.key(connection))
+
+    def _drain(self, connection: Connection, go_on: Callable[[], None]) -> None:
+        connection_id, target = connection.id, connection.target(self._store.key(connection))
         kind = connection.server_type or ServerType.OPENAI
-        go_on = partial(self._end, connection_id)
         self._drains[connection_id] = run_task(
             self, lambda: drain(target, kind, DRAIN_S), lambda left: go_on(), lambda error: go_on()
         )
@@ -145,6 +164,7 @@ class ManagedEngines(QObject):
         """Stop it; the window goes back to its own engine where it used this one."""
         self._to_restart.discard(connection_id)
         self._to_use.discard(connection_id)
+        self._beside.cancel(connection_id)
         if self._switch.used_id == connection_id:
             self._switch.back()
         self._end(connection_id)
@@ -156,7 +176,7 @@ class ManagedEngines(QObject):
         for process in self._processes.values():
             process.leave()
         end = time.monotonic() + CLOSE_S
-        for process in self._processes.values():
+        for process in (*self._processes.values(), *self._beside.close_down()):
             process.wait(max(0.0, end - time.monotonic()))
 
     # The processes -------------------------------------------------------------------------------
@@ -198,13 +218,52 @@ class ManagedEngines(QObject):
         except (InferdeckError, OSError) as error:
             self._fail(connection, describe(error))
             return
-        self._processes[connection_id] = process
-        kind = launch.kind if not launch.is_command else None
-        self._store.update(connection_id, base_url=process.base_url, server_type=kind)
-        self.changed.emit(connection_id)
+        self._take(connection, process)
+
+    def _take(self, connection: Connection, process: ManagedProcess) -> None:
+        """From now on it is the engine of this connection."""
+        self._processes[connection.id] = process
+        kind = process.launch.kind if not process.launch.is_command else None
+        self._store.update(connection.id, base_url=process.base_url, server_type=kind)
+        self.changed.emit(connection.id)
         if process.base_url != connection.base_url:
             for router in filter(self.is_running, self._store.routers_of(process.base_url)):
                 self.restart(router)
+
+    # Beside the old ------------------------------------------------------------------------------
+
+    def _on_ready_beside(self, connection_id: str) -> None:
+        connection = self._store.find(connection_id)
+        if connection is None:
+            self._beside.cancel(connection_id)
+        else:
+            self._drain(connection, partial(self._swap, connection))
+
+    def _swap(self, connection: Connection) -> None:
+        """Use the new one, then stop the old one: once the window has left it, or after a while."""
+        self._drains.pop(connection.id, None)
+        new = self._beside.take(connection.id)
+        old, is_used = self._processes[connection.id], self._switch.used_id == connection.id
+        self._before[connection.id] = new.launch
+        self._take(connection, new)
+        found = self._store.find(connection.id)
+        if is_used and found is not None:
+            self._switch.use(found)
+        stop = partial(self._beside.end, old)
+        QTimer.singleShot(LEAVING_MS if is_used else 0, self, stop)
+
+    def _on_failed_beside(self, connection_id: str, error: ErrorInfo) -> None:
+        """The old one goes on with its settings."""
+        drain = self._drains.pop(connection_id, None)
+        if drain is not None:
+            drain.cancel()
+        connection, old = self._store.find(connection_id), self._processes.get(connection_id)
+        if connection is not None and old is not None:
+            self._store.set_launch(connection_id, old.launch)
+            title = f"{connection.name} goes on with its previous settings."
+            self.notice.emit(
+                error_notice(_key(connection_id), title, error, *self._ways(connection_id))
+            )
 
     def _tell(self, connection_id: str) -> None:
         """On a thread of the process."""
@@ -254,13 +313,13 @@ class ManagedEngines(QObject):
         again = ("Restart", partial(self.start, connection.id))
         if known is not None and known != tried:
             again = ("Use previous settings", partial(self.apply, connection.id, known))
-        actions = (
-            again,
-            ("Show log", partial(self.log_wanted.emit, connection.id)),
-            ("Edit", partial(self.edit_wanted.emit, connection.id)),
-        )
-        self.notice.emit(
-            error_notice(_key(connection.id), f"{connection.name} stopped.", error, *actions)
+        title, ways = f"{connection.name} stopped.", self._ways(connection.id)
+        self.notice.emit(error_notice(_key(connection.id), title, error, again, *ways))
+
+    def _ways(self, connection_id: str) -> tuple[tuple[str, Callable[[], object]], ...]:
+        return (
+            ("Show log", partial(self.log_wanted.emit, connection_id)),
+            ("Edit", partial(self.edit_wanted.emit, connection_id)),
         )
 
     def _stop_deleted(self) -> None:

@@ -12,6 +12,7 @@ from pytestqt.qtbot import QtBot
 
 from app.clients.target import ServerType
 from app.features.chat.conversation import State as ReplyState
+from app.features.serve import beside
 from app.features.serve.launch_form import LaunchForm
 from app.features.serve.launch_panel import APPLY, RUNNING, START
 from app.features.serve.managed import ManagedEngines
@@ -105,24 +106,85 @@ def test_a_killed_engine_is_said_within_5_s_and_restarts_at_its_address(
     assert page.store.find(known) == before
 
 
-def test_apply_restarts_with_the_new_settings(
-    qtbot: QtBot, page: ServerPage, launch: Launch
-) -> None:
-    known = run(qtbot, page, launch)
-    panel, first = page.connections.launches, engine_of(page, known)
+@pytest.fixture
+def no_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Memory for one engine only."""
+    monkeypatch.setattr(beside, "has_room_beside", lambda pid: False)
+
+
+def change(page: ServerPage) -> None:
+    """A setting, in the form."""
+    panel = page.connections.launches
     assert (panel.start.text(), panel.start.isEnabled()) == (RUNNING, False)
     panel.form.flags.values["--max-num-seqs"] = "8"
     panel.form.flags.changed.emit()
     assert panel.start.text() == APPLY
     panel.start.click()
+
+
+def test_apply_starts_the_new_one_beside_the_old(
+    qtbot: QtBot, page: ServerPage, application: Application, launch: Launch
+) -> None:
+    known = run(qtbot, page, launch)
+    first, address = engine_of(page, known), page.store.find(known)
+    assert address is not None
+    change(page)
+    qtbot.waitUntil(lambda: page.engines.text(known)[0].startswith("New settings"), timeout=WAIT_MS)
+    assert first.is_running() and page.engines.is_ready(known) and page.switch.used_id == known
+    qtbot.waitUntil(lambda: not first.is_running(), timeout=WAIT_MS)
+    assert page.engines.is_ready(known) and page.switch.used_id == known
+    assert "--max-num-seqs=8" in engine_of(page, known).cmdline()
+    connection = page.store.find(known)
+    assert connection is not None and connection.base_url != address.base_url
+    qtbot.waitUntil(lambda: application.bridge.is_ready, timeout=WAIT_MS)
+    application.pages.chat_page.new_chat()
+    application.pages.chat_page.send("hello")
+    qtbot.waitUntil(lambda: reply(application).state is ReplyState.COMPLETE, timeout=WAIT_MS)
+
+
+def test_apply_restarts_at_the_same_address_where_memory_is_short(
+    qtbot: QtBot, page: ServerPage, launch: Launch, no_room: None
+) -> None:
+    known = run(qtbot, page, launch)
+    first, address = engine_of(page, known), page.store.find(known)
+    change(page)
     qtbot.waitUntil(lambda: not first.is_running(), timeout=WAIT_MS)
     qtbot.waitUntil(lambda: page.engines.is_ready(known), timeout=WAIT_MS)
     assert "--max-num-seqs=8" in engine_of(page, known).cmdline()
     qtbot.waitUntil(lambda: page.switch.used_id == known, timeout=WAIT_MS)
+    assert page.store.find(known) == address
+
+
+def test_settings_that_fail_beside_leave_the_old_one_as_it_was(
+    qtbot: QtBot, page: ServerPage, application: Application, launch: Launch
+) -> None:
+    known = run(qtbot, page, launch)
+    first = engine_of(page, known)
+    page.engines.apply(known, replace(launch, environment={"SCRIPTED_FAIL": "unknown_model"}))
+    key = f"managed-{known}"
+    qtbot.waitUntil(lambda: application.notices.notice(key) is not None, timeout=WAIT_MS)
+    notice = application.notices.notice(key)
+    assert notice is not None and "nobodys" in notice.cause
+    assert [name for name, _ in notice.actions] == ["Show log", "Edit"]
+    assert any("nobodys" in line for line in page.engines.lines(known))
+    assert first.is_running() and page.engines.is_ready(known) and page.switch.used_id == known
+    assert page.store.launch(known) == launch
+
+
+def test_a_start_beside_ends_with_its_engine(
+    qtbot: QtBot, page: ServerPage, launch: Launch
+) -> None:
+    known = run(qtbot, page, launch)
+    page.engines.apply(known, replace(launch, environment={"SCRIPTED_STEP": "30"}))
+    qtbot.waitUntil(lambda: known in page.engines._beside._new, timeout=WAIT_MS)
+    new = page.engines._beside._new[known]
+    page.engines.stop(known)
+    qtbot.waitUntil(lambda: not new.status.is_running, timeout=WAIT_MS)
+    qtbot.waitUntil(lambda: not page.engines.is_running(known), timeout=WAIT_MS)
 
 
 def test_settings_that_fail_offer_those_of_before(
-    qtbot: QtBot, page: ServerPage, application: Application, launch: Launch
+    qtbot: QtBot, page: ServerPage, application: Application, launch: Launch, no_room: None
 ) -> None:
     known = run(qtbot, page, launch)
     page.engines.apply(known, replace(launch, environment={"SCRIPTED_FAIL": "unknown_model"}))
