@@ -14,6 +14,8 @@ from app.clients.target import TargetError
 
 MOST_WORDS = 300
 """Characters of a server's own message that are shown."""
+_NO_REPLICA = (b"No available workers", b"No workers are currently available")
+"""Of vllm-router (src/routers/http/router.rs)."""
 
 
 def of_transport(error: Exception, host: str) -> TargetError:
@@ -93,6 +95,9 @@ def of_status(
         remedy = "Check the address: it must end with the port or /v1."
     elif status == 429:
         cause, remedy, is_final = f"{host} is overloaded {said}.", "Try again shortly.", False
+    elif status == 503 and any(words in body for words in _NO_REPLICA):
+        cause, is_final = f"No replica of the router {host} responds ({status}).", False
+        remedy = "Start a replica; the router takes it back by itself."
     elif status in (502, 503, 504):
         cause, is_final = f"{host} is not ready {said}.", False
         remedy = "The server may still be loading the model. Try again shortly."

@@ -84,7 +84,7 @@ def _folders(package: str, more: Iterable[str]) -> Iterator[Path]:
     for path in filter(None, more):
         given = Path(path).expanduser()
         yield given if given.is_dir() else given.parent.parent
-    for program in (package, "python3", "python"):
+    for program in (package.replace("_", "-"), "python3", "python"):
         if executable := which(program):
             yield Path(executable).parent.parent
             yield Path(executable).resolve().parent.parent

@@ -24,7 +24,7 @@ from engine.errors import ErrorInfo, InferdeckError
 from widgets.controls.layouts import button, vbox
 from widgets.theme.theme import SPACE_1, restyle
 
-START, APPLY, RUNNING = "Start", "Apply and restart", "Running"
+START, APPLY, RUNNING = "Start", "Apply", "Running"
 READING = "Reading the settings of {}. The first time takes up to a minute."
 ROUTER = "Router"
 NOT_FOUND = "No Python with {} found. Enter one that has it."

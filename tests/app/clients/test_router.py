@@ -151,6 +151,18 @@ def test_the_window_has_the_sum(router: ScriptedServer) -> None:
     assert watch.last.get(Figure.RUNNING) == 3 and watch.is_busy
 
 
+@pytest.mark.parametrize(
+    "words",
+    ["No available workers (all circuits open or unhealthy)", "No workers are currently available"],
+)
+def test_a_request_without_replicas_says_so(router: ScriptedServer, words: str) -> None:
+    router.answers["/v1/models"] = lambda exchange: exchange.send(503, words)
+    router.answers["/workers"] = {}
+    with pytest.raises(TargetError, match="No replica of the router") as raised:
+        probe(router.target)
+    assert not raised.value.is_final
+
+
 def test_a_router_without_replicas_is_said(router: ScriptedServer) -> None:
     dead = [{"url": one["url"], "is_healthy": False} for one in WORKERS["workers"]]
     router.answers["/workers"] = {**WORKERS, "workers": dead}
