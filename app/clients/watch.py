@@ -127,7 +127,8 @@ class Watch:
 
     async def _ask_replicas(self) -> Pages:
         answers = {WORKERS: await self._get(self._address.beside(WORKERS))}
-        for one in read_workers(answers[WORKERS].json()):
+        replicas = read_workers(answers[WORKERS].json())
+        for one in (one for one in replicas if one.is_healthy):
             with suppress(TargetError):  # the router has not noticed yet that it is away
                 answer = await self._get(one.metrics_url)
                 if answer.status == 200:

@@ -177,10 +177,10 @@ class Life:
     def _engine(self) -> psutil.Process:
         """The server's process, below its supervisor."""
         names = ("vllm.entrypoints.cli.main", "sglang.launch_server")
-        mine = psutil.Process().children(recursive=True)
+        supervisor = psutil.Process(self._engines._processes[self._known].pid)
         return next(
-            one for one in mine
-            if "-c" not in one.cmdline()[:4] and any(name in one.cmdline() for name in names)
+            one for one in supervisor.children(recursive=True)
+            if any(name in one.cmdline() for name in names)
         )  # fmt: skip
 
     def _wait(self, condition: Callable[[], bool], limit_s: float = WAIT_S) -> None:

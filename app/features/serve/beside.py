@@ -10,7 +10,7 @@ from collections.abc import Callable
 from functools import partial
 
 import shiboken6
-from PySide6.QtCore import QObject, Signal
+from PySide6.QtCore import QObject, QTimer, Signal
 
 from app.link.tasks import Task, run_task
 from app.managed.launch import Launch, Place
@@ -75,10 +75,13 @@ class Beside(QObject):
         """The one that is ready."""
         return self._new.pop(known)
 
-    def end(self, process: ManagedProcess) -> None:
+    def end(self, process: ManagedProcess, after_ms: int = 0) -> None:
         """Stop one that is used no longer."""
-        process.stop()
         self._gone = [one for one in self._gone if one.status.is_running] + [process]
+        if after_ms:
+            QTimer.singleShot(after_ms, self, process.stop)
+        else:
+            process.stop()
 
     def cancel(self, known: str) -> None:
         self._tried.pop(known, None)
@@ -92,6 +95,8 @@ class Beside(QObject):
         """Those that end now."""
         for known in {*self._tasks, *self._new}:
             self.cancel(known)
+        for process in self._gone:
+            process.stop()
         return self._gone
 
     def _start(self, known: str, launch: Launch) -> None:

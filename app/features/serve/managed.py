@@ -14,7 +14,7 @@ from collections.abc import Callable
 from functools import partial
 
 import shiboken6
-from PySide6.QtCore import QObject, QTimer, Signal
+from PySide6.QtCore import QObject, Signal
 
 from app.clients.connection import Connection, new_connection
 from app.clients.target import ServerType, Target
@@ -143,6 +143,10 @@ class ManagedEngines(QObject):
             self.start(connection_id)
             return
         self._beside.cancel(connection_id)
+        if connection_id in self._checks:  # there is nothing to end yet
+            self._end(connection_id)
+            self._start(connection_id)
+            return
         self._to_restart.add(connection_id)
         if self._switch.used_id == connection_id:
             self._to_use.add(connection_id)
@@ -240,7 +244,7 @@ class ManagedEngines(QObject):
             self._drain(connection, partial(self._swap, connection))
 
     def _swap(self, connection: Connection) -> None:
-        """Use the new one, then stop the old one: once the window has left it, or after a while."""
+        """Use the new one, and stop the old one when the window has left it."""
         self._drains.pop(connection.id, None)
         new = self._beside.take(connection.id)
         old, is_used = self._processes[connection.id], self._switch.used_id == connection.id
@@ -249,8 +253,7 @@ class ManagedEngines(QObject):
         found = self._store.find(connection.id)
         if is_used and found is not None:
             self._switch.use(found)
-        stop = partial(self._beside.end, old)
-        QTimer.singleShot(LEAVING_MS if is_used else 0, self, stop)
+        self._beside.end(old, LEAVING_MS if is_used else 0)
 
     def _on_failed_beside(self, connection_id: str, error: ErrorInfo) -> None:
         """The old one goes on with its settings."""

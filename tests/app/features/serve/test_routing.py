@@ -7,6 +7,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 from PySide6.QtCore import Qt
 from pytestqt.qtbot import QtBot
 
@@ -174,6 +175,21 @@ def test_a_start_can_be_stopped_while_replicas_are_checked(
     assert page.engines.status(known).state is State.STARTING
     page.engines.stop(known)
     assert not page.engines.is_running(known)
+
+
+def test_settings_applied_while_replicas_are_checked_count(
+    qtbot: QtBot, page: ServerPage, python: str
+) -> None:
+    fill(page, python)
+    panel = page.connections.launches
+    panel.start.click()
+    known = page.store.connections[-1].id
+    launch = page.store.launch(known)
+    assert launch is not None
+    page.engines.apply(known, replace(launch, settings={"--policy": "round_robin"}))
+    qtbot.waitUntil(lambda: page.engines.is_ready(known), timeout=WAIT_MS)
+    words = page.engines._processes[known].launch.settings
+    assert words == {"--policy": "round_robin"}
 
 
 def test_a_router_follows_a_replica_to_its_new_address(page: ServerPage) -> None:
