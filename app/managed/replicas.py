@@ -15,6 +15,11 @@ PROBE_S = 5.0
 def check(targets: Sequence[Target]) -> None:
     """One that does not respond is not an error while another one does: a router takes it in when
     it is back. Blocks for some seconds at most. Raises InferdeckError."""
+    if len({one.api_key for one in targets if one.api_key}) > 1:
+        raise InferdeckError(
+            "The replicas have different API keys; a router passes on the one of its client.",
+            "Start them with the same key.",
+        )
     with ThreadPoolExecutor(max(1, len(targets))) as pool:
         found = list(pool.map(_probe, targets))
     named = list(zip((one.name or one.base_url for one in targets), found, strict=True))

@@ -194,6 +194,8 @@ class ManagedEngines(QObject):
         self._processes.pop(connection_id, None)
         if launch.is_router:
             targets = [self._target_at(url) for url in launch.replicas]
+            if key := next((one.api_key for one in targets if one.api_key), None):
+                self._store.keys.put(connection.key_name, key)  # the router passes it on
             self._checks[connection_id] = run_task(
                 self, lambda: check(targets), lambda _: self._launch(connection, launch),
                 lambda error: self._fail(connection, error),

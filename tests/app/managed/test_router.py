@@ -131,6 +131,15 @@ def test_replicas_are_checked(models: tuple[str | None, ...], words: str) -> Non
                 check(targets)
 
 
+def test_replicas_with_different_keys_are_said(
+    replicas: tuple[ScriptedServer, ScriptedServer],
+) -> None:
+    urls = [one.target.base_url for one in replicas]
+    check([Target(urls[0], "k"), Target(urls[1])])
+    with pytest.raises(InferdeckError, match="different API keys"):
+        check([Target(urls[0], "k"), Target(urls[1], "other")])
+
+
 def replace_name(target: Target, name: str) -> Target:
     return Target(target.base_url, None, name)
 

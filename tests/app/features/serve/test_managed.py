@@ -299,6 +299,16 @@ def test_fields_follow_the_engine_and_the_place(
     assert fields == shown | always and form.launch == launch
 
 
+def test_an_engine_elsewhere_cannot_stay(qtbot: QtBot) -> None:
+    """Its supervisor ends it when the SSH connection ends."""
+    form = LaunchForm()
+    qtbot.addWidget(form)
+    form.show_launch("", Launch(stays=True))
+    assert form.launch.stays and not form.stays.isHidden()
+    form.show_launch("", Launch(stays=True, place=Place.SSH))
+    assert not form.launch.stays and form.stays.isHidden()
+
+
 def test_the_models_page_runs_its_model(page: ServerPage, application: Application) -> None:
     application.pages.models.run_wanted.emit("/models/mine")
     assert page.connections.launches.form.launch.model == "/models/mine"

@@ -177,6 +177,16 @@ def test_a_start_can_be_stopped_while_replicas_are_checked(
     assert not page.engines.is_running(known)
 
 
+def test_a_router_has_the_key_of_its_replicas(
+    qtbot: QtBot, page: ServerPage, python: str, replicas: list[ScriptedServer]
+) -> None:
+    for one in page.store.connections:
+        page.store.keep(one, "sk-shared")
+    known = run(qtbot, page, python)
+    connection = page.store.find(known)
+    assert connection is not None and page.store.key(connection) == "sk-shared"
+
+
 def test_settings_applied_while_replicas_are_checked_count(
     qtbot: QtBot, page: ServerPage, python: str
 ) -> None:
