@@ -25,14 +25,16 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from app.clients.calls import make_call
 from app.clients.chunks import ReplyReader
 from app.clients.errors import TargetError
+from app.clients.http import Fetcher
 from app.clients.probe import probe
-from app.clients.router import Hits, Replica, RouterLook
+from app.clients.router import Hits, Replica, ReplicaSum, RouterLook, routed_url
 from app.clients.stream import Streamer
 from app.clients.target import ServerType, Target, parse_address
 from app.managed.command import LOOPBACK, free_port
@@ -41,6 +43,7 @@ from engine.sampling_params import SamplingParams
 from tests import ROOT
 
 WAIT_S = 120.0
+ANSWER_S = 5.0
 STEP_MS = 20
 STREAMS, STREAM_TOKENS = 64, 400
 PREFIXES, REQUESTS_EACH, PREFIX_WORDS = 8, 6, 120
@@ -76,6 +79,7 @@ class OwnServer:
                 probe(Target(self.url))
                 return
             except TargetError:
+                assert self.process.poll() is None, f"exit code {self.process.returncode}"
                 if time.monotonic() > end:
                     raise
                 time.sleep(0.1)
@@ -262,44 +266,35 @@ class Life:
 
     def _replicas(self) -> tuple[Replica, ...]:
         """As the window has them: the same code on a look of its own."""
-        from app.clients.http import Fetcher
-        from app.clients.router import routed_url
-
         address = parse_address(self._url)
         look = RouterLook(address, 0.0, routed_url(self._url))
         with Fetcher(Target(self._url), address) as fetcher:
-            look.look(fetcher, time.perf_counter() + 5.0)
+            look.look(fetcher, time.perf_counter() + ANSWER_S)
         return look.replicas
 
     def _place(self, server: OwnServer) -> int:
         return [one.url for one in self._replicas()].index(server.url)
 
     def _hits(self) -> Hits:
-        from app.clients.http import Fetcher
-        from app.clients.router import ReplicaSum
-
-        summed = ReplicaSum()
-        address = parse_address(self._url)
+        """Of both replicas, since they started."""
+        address, summed = parse_address(self._url), ReplicaSum()
         with Fetcher(Target(self._url), address) as fetcher:
-            end = time.perf_counter() + 5.0
+            end = time.perf_counter() + ANSWER_S
             pages = {one.url: fetcher.get(f"{one.url}/metrics", end) for one in self.servers}
         summed.add(time.perf_counter(), pages)
         return Hits(*(sum(column) for column in zip(*summed.hits.values(), strict=True)))
 
     # The window goes on --------------------------------------------------------------------------
 
-    def _start(self, work: Callable[[], list[Reply]]) -> asyncio.Future[list[Reply]]:
-        from concurrent.futures import ThreadPoolExecutor
-
+    def _start(self, work: Callable[[], list[Reply]]) -> Future[list[Reply]]:
         pool = ThreadPoolExecutor(1)
         future = pool.submit(work)
         pool.shutdown(wait=False)
-        return future  # type: ignore[return-value]
+        return future
 
-    def _result(self, future: Any) -> list[Reply]:
+    def _result(self, future: Future[list[Reply]]) -> list[Reply]:
         self._wait(future.done)
-        found: list[Reply] = future.result()
-        return found
+        return future.result()
 
     def _in_background(self, work: Callable[[], list[Reply]]) -> list[Reply]:
         return self._result(self._start(work))

@@ -26,12 +26,13 @@ def may_run_beside(launch: Launch) -> bool:
 
 
 class Beside(QObject):
-    """`ready`, `failed`, `changed`: of an engine's connection id."""
+    """`ready`, `failed`, `changed`: of an engine's connection id. `moved`: one that was taken."""
 
     ready = Signal(str)
     failed = Signal(str, object)  # ErrorInfo
     changed = Signal(str)
-    _moved = Signal(str)  # from a thread of the process
+    moved = Signal(str, object)  # ManagedProcess
+    _moved = Signal(str, object)  # from a thread of the process, which it is given in a list
 
     def __init__(self, parent: QObject) -> None:
         super().__init__(parent)
@@ -100,19 +101,22 @@ class Beside(QObject):
         return self._gone
 
     def _start(self, known: str, launch: Launch) -> None:
+        made: list[ManagedProcess] = []  # filled before its first signal is delivered
         try:
-            self._new[known] = ManagedProcess(launch, partial(self._tell, known))
+            made.append(ManagedProcess(launch, partial(self._tell, known, made)))
+            self._new[known] = made[0]
         except (InferdeckError, OSError) as error:
             self.failed.emit(known, describe(error))
         self.changed.emit(known)
 
-    def _tell(self, known: str) -> None:
+    def _tell(self, known: str, made: list[ManagedProcess]) -> None:
         if shiboken6.isValid(self):
-            self._moved.emit(known)
+            self._moved.emit(known, made)
 
-    def _on_moved(self, known: str) -> None:
-        process = self._new.get(known)
-        if process is None:
+    def _on_moved(self, known: str, made: list[ManagedProcess]) -> None:
+        [process] = made
+        if process is not self._new.get(known):
+            self.moved.emit(known, process)
             return
         status = process.status
         if status.state is State.READY:

@@ -69,6 +69,7 @@ class ManagedEngines(QObject):
         self._beside.changed.connect(self.changed)
         self._beside.ready.connect(self._on_ready_beside)
         self._beside.failed.connect(self._on_failed_beside)
+        self._beside.moved.connect(self._on_taken_moved)
         self._moved.connect(self._on_moved)
         store.changed.connect(self._stop_deleted)
         for one in store.connections:
@@ -269,6 +270,10 @@ class ManagedEngines(QObject):
             self.notice.emit(
                 error_notice(_key(connection_id), title, error, *self._ways(connection_id))
             )
+
+    def _on_taken_moved(self, connection_id: str, process: ManagedProcess) -> None:
+        if self._processes.get(connection_id) is process:
+            self._on_moved(connection_id)
 
     def _tell(self, connection_id: str) -> None:
         """On a thread of the process."""

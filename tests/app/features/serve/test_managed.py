@@ -140,6 +140,9 @@ def test_apply_starts_the_new_one_beside_the_old(
     application.pages.chat_page.new_chat()
     application.pages.chat_page.send("hello")
     qtbot.waitUntil(lambda: reply(application).state is ReplyState.COMPLETE, timeout=WAIT_MS)
+    engine_of(page, known).kill()  # watched as the first one was
+    key = f"managed-{known}"
+    qtbot.waitUntil(lambda: application.notices.notice(key) is not None, timeout=WAIT_MS)
 
 
 def test_apply_restarts_at_the_same_address_where_memory_is_short(
