@@ -20,6 +20,7 @@ from engine.errors import ErrorInfo
 from engine.messages import OutputEvent
 from engine.sampling_params import SamplingParams
 from engine.snapshot import EngineSnapshot, FinishReason, RequestTimes, StepRecord
+from engine.telemetry.step_cost import ModelCost, model_cost
 
 if TYPE_CHECKING:
     from engine.messages import Prompt
@@ -174,9 +175,18 @@ class Observed:
 
 @dataclass(slots=True)
 class EngineRun(Run):
-    """A run on an engine in this process."""
+    """A run on an engine in this process. Sizes in bytes, of GPU and CPU together."""
 
     observed: Observed = field(default_factory=Observed)
+    weights_bytes: int = 0
+    kv_cache_bytes: int = 0
+    cost: ModelCost | None = None
+
+    def keep_sizes(self, last: EngineSnapshot) -> None:
+        memory = last.memory
+        self.weights_bytes = memory.weights + memory.host_weights
+        self.kv_cache_bytes = memory.kv_cache + memory.host_kv_cache
+        self.cost = model_cost(last)
 
 
 @dataclass(slots=True)
@@ -225,7 +235,9 @@ class _Load:
             self._next_look = now + max((now - began) / self._cost, self._clock.look_s)
 
     def finish(self, began: float) -> EngineRun:
-        after, seen = self._look().counters, self.run.observed
+        last, seen = self._look(), self.run.observed
+        after = last.counters
+        self.run.keep_sizes(last)
         seen.prefix_queries = after.prefix_queries - self._before.prefix_queries
         seen.prefix_hits = after.prefix_hits - self._before.prefix_hits
         seen.preemptions = after.preemptions - self._before.preemptions

@@ -14,14 +14,13 @@ from typing import Any
 
 import msgspec
 
+from app.bench.export import html_page, write
 from app.bench.goals import Goals
-from app.bench.sweep import LOADS, Point, best_under, nearest, users_under
-from app.bench.tuner import pareto
-from app.storage.report_export import write_report
+from app.bench.ranking import Objective, best_under, memory_of, nearest, pareto, users_under
+from app.bench.sweep import LOADS, Point
 from app.storage.run_records import Kind, Measured, RunRecord, RunSide, State
 from engine.config import SETTINGS
-from engine.evaluate.report import ReportError
-from engine.units import duration_text, rate_text, setting_text
+from engine.units import bytes_text, duration_text, rate_text, setting_text
 
 NO_GOALS = Goals()
 COLUMNS = (
@@ -31,7 +30,6 @@ COLUMNS = (
     ("output_tokens_per_s", "", "Output", "tok/s"), ("requests_per_s", "", "Requests", "req/s"),
 )  # fmt: skip
 """Figure, statistic, title and unit. A p99 of under 100 samples is a maximum."""
-SUFFIXES = {".html": "HTML page", ".json": "JSON", ".csv": "CSV"}
 AXES = {"concurrency": "Concurrency", "request_rate": "Request rate"}
 
 
@@ -47,6 +45,12 @@ class BenchResult:
     state: State = State.DONE
     created: str = field(default_factory=lambda: datetime.now(UTC).isoformat(timespec="seconds"))
     rounds: int = 1
+    objective: Objective = Objective.THROUGHPUT
+
+    @property
+    def best(self) -> Point | None:
+        """The best point under the goals."""
+        return best_under(self.points, self.goals, self.objective) if self.goals.limits else None
 
     @property
     def axes(self) -> list[str]:
@@ -78,23 +82,32 @@ def figure_of(point: Point, key: str, statistic: str) -> float | None:
     return found["max"] if level is None else level
 
 
-def answer(points: Sequence[Point], goals: Goals) -> str:
+_BEST = {
+    Objective.THROUGHPUT: "is the fastest that meets",
+    Objective.GOODPUT: "has the highest goodput under",
+    Objective.MEMORY: "uses the least memory that meets",
+}
+
+
+def answer(
+    points: Sequence[Point], goals: Goals, objective: Objective = Objective.THROUGHPUT
+) -> str:
     """Which point meets the goals, in a sentence; the nearest one where none does."""
     if not any(point.is_measured for point in points):
         return ""
     if not goals.limits:
         return "Set a goal to see which point meets it."
-    best = best_under(points, goals)
+    best = best_under(points, goals, objective)
     if best is None:
         near = nearest(points, goals)
         closest = f" Nearest: {setting_words(near)} ({goals.missed(near.figures)})." if near else ""
         return f"No point meets {goals}.{closest}"
     users = users_under(points, goals)
     rate = best.goodput(goals)
-    parts = [f"{setting_words(best)} is the fastest that meets {goals}"]
-    speed = rate_text(best.figures["output_tokens_per_s"])
-    parts.append(f"{speed}, goodput {rate_text(rate, 'req/s')}")
-    text = f"{parts[0]}: {parts[1]}."
+    parts = [rate_text(best.figures["output_tokens_per_s"]), f"goodput {rate_text(rate, 'req/s')}"]
+    if objective is Objective.MEMORY and (used := memory_of(best)) is not None:
+        parts.insert(0, bytes_text(used))
+    text = f"{setting_words(best)} {_BEST[objective]} {goals}: {', '.join(parts)}."
     return text if users is None else f"{text} Users under the goal: {users}."
 
 
@@ -102,7 +115,7 @@ def to_run(result: BenchResult) -> RunRecord:
     """The run of a sweep; its figures are those of the best point under the goals, else of the
     one with the highest throughput."""
     points = result.points
-    best = best_under(points, result.goals) or max(
+    best = best_under(points, result.goals, result.objective) or max(
         (point for point in points if point.is_measured),
         key=lambda point: point.figures["output_tokens_per_s"], default=None,
     )  # fmt: skip
@@ -110,8 +123,9 @@ def to_run(result: BenchResult) -> RunRecord:
     failed = next((point.error for point in points if point.error), "")
     state = State.FAILED if best is None and failed else result.state
     details = {
-        "work": result.work, "answer": answer(points, result.goals), "rounds": result.rounds,
-        "goals": msgspec.to_builtins(result.goals), "points": msgspec.to_builtins(list(points)),
+        "work": result.work, "answer": answer(points, result.goals, result.objective),
+        "rounds": result.rounds, "goals": msgspec.to_builtins(result.goals), "objective": result.objective.value,
+        "points": msgspec.to_builtins(list(points)),
     }  # fmt: skip
     return RunRecord(
         "", Kind.BENCH, result.model, result.precision, result.created, sides, state,
@@ -126,11 +140,13 @@ def from_run(run: RunRecord) -> BenchResult:
     try:
         points = msgspec.convert(details["points"], tuple[Point, ...])
         goals = msgspec.convert(details["goals"], Goals)
+        objective = Objective(details.get("objective", Objective.THROUGHPUT))
     except (KeyError, TypeError) as error:
         raise ValueError(f"not a sweep: {error!r}") from error
     work, rounds = str(details.get("work", "")), int(details.get("rounds", 1))
     return BenchResult(
-        run.model, run.precision, work, points, goals, run.state, run.created, rounds
+        run.model, run.precision, work, points, goals, run.state, run.created, rounds,
+        objective,
     )
 
 
@@ -159,13 +175,14 @@ def as_dict(result: BenchResult) -> dict[str, Any]:
             "settings": point.settings, **point.figures, "goodput": point.goodput(result.goals),
             "interval_95": intervals, "error": point.error or None, "rounds": point.rounds,
         })  # fmt: skip
-    best = best_under(result.points, result.goals) if result.goals.limits else None
+    best, by_excess = result.best, lambda point: result.goals.excess(point.figures)
     return {
         "model_name": result.model, "precision": result.precision, "work": result.work,
         "created": result.created, "state": result.state.value,
-        "goals": msgspec.to_builtins(result.goals), "best": best.settings if best else None,
+        "goals": msgspec.to_builtins(result.goals), "objective": result.objective.value,
+        "best": best.settings if best else None,
         "users_under_goal": users_under(result.points, result.goals),
-        "pareto": [point.settings for point in pareto(result.points, result.goals)],
+        "pareto": [point.settings for point in pareto(result.points, by_excess)],
         "points": points,
     }  # fmt: skip
 
@@ -199,7 +216,7 @@ def as_text(result: BenchResult) -> str:
         for row in rows
     ]
     lines += [f"{setting_words(p)} failed: {p.error}" for p in result.points if p.error]
-    found = answer(result.points, result.goals) if result.goals.limits else ""
+    found = answer(result.points, result.goals, result.objective) if result.goals.limits else ""
     return "\n".join([*lines, "", found]).rstrip()
 
 
@@ -221,29 +238,14 @@ def as_csv(result: BenchResult) -> str:
 def as_html(result: BenchResult) -> str:
     """One self-contained page: answer, table, a chart of throughput against latency, and the data
     as JSON."""
-    esc = html.escape
-    rows = "".join(
-        f"<tr>{''.join(f'<td>{esc(cell)}</td>' for cell in cells(point, result.goals))}</tr>"
-        for point in result.points
-    )
-    head = "".join(f"<th>{esc(text)}</th>" for text in heads(result))
-    data = json.dumps(as_dict(result)).replace("</", "<\\/")
-    title = esc(f"{result.model}, {result.work}")
-    return (
-        f"<!doctype html><html lang=en><meta charset=utf-8><title>{title}</title><style>{_STYLE}"
-        f"</style><h1>{title}</h1><p>{esc(result.created)} · {esc(result.precision)}</p>"
-        f"<p><b>{esc(answer(result.points, result.goals))}</b></p>{_svg(result)}"
-        f"<table><tr>{head}</tr>{rows}</table>"
-        f'<script type="application/json" id="data">{data}</script></html>\n'
-    )
+    return html_page(
+        f"{result.model}, {result.work}", f"{result.created} · {result.precision}",
+        answer(result.points, result.goals, result.objective), _svg(result),
+        [heads(result), *(cells(point, result.goals) for point in result.points)],
+        as_dict(result),
+    )  # fmt: skip
 
 
-_STYLE = (
-    "body{font:14px system-ui,sans-serif;margin:2em;color-scheme:light dark}"
-    "table{border-collapse:collapse;font-variant-numeric:tabular-nums}"
-    "td,th{padding:.3em .8em;text-align:right;border-bottom:1px solid #8886}"
-    "text{fill:currentColor;font-size:12px}"
-)
 _WIDTH, _HEIGHT, _MARGIN = 640, 300, 50
 
 
@@ -284,15 +286,7 @@ def _svg(result: BenchResult) -> str:
 def export(result: BenchResult, file: Path) -> None:
     """Write `file` in the format of its extension. Raises ReportError; then an existing file is
     unchanged."""
-    forms = {
-        ".html": as_html, ".csv": as_csv,
-        ".json": lambda result: json.dumps(as_dict(result), indent=2) + "\n",
-    }  # fmt: skip
-    form = forms.get(file.suffix.lower())
-    if form is None:
-        raise ReportError(
-            f"{file.name} must end in one of {', '.join(SUFFIXES)}.", "Change the file extension."
-        )
-    write_report(file, form(result))
-
-
+    write(file, {
+        ".html": lambda: as_html(result), ".csv": lambda: as_csv(result),
+        ".json": lambda: json.dumps(as_dict(result), indent=2) + "\n",
+    })  # fmt: skip

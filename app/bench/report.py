@@ -23,8 +23,6 @@ class EngineFacts:
     offload.
     """
 
-    weights_bytes: int
-    kv_cache_bytes: int
     weights_per_step: int | None
     kv_bytes_per_token: float
     read_bandwidth: float | None
@@ -33,9 +31,7 @@ class EngineFacts:
 def figures(runs: Sequence[EngineRun], facts: EngineFacts) -> dict[str, Any]:
     """The figures of one or more runs of the same work, with pooled samples."""
     decode = decode_bandwidth(runs, facts)
-    return request_figures(runs) | observed_figures(runs) | {
-        "weights_bytes": facts.weights_bytes,
-        "kv_cache_bytes": facts.kv_cache_bytes,
+    return request_figures(runs) | observed_figures(runs) | memory_figures(runs) | {
         "decode_bytes_per_s": decode,
         "memory_read_bytes_per_s": facts.read_bandwidth,
         "memory_bandwidth_utilization": ratio(decode, facts.read_bandwidth),
@@ -68,6 +64,17 @@ def observed_figures(runs: Sequence[EngineRun]) -> dict[str, Any]:
             sum(one.accepted for one in seen), sum(one.drafted for one in seen)
         ),
         "mean_step_threads": ratio(thread_s, math.fsum(step.duration for step in steps)),
+    }
+
+
+def memory_figures(runs: Sequence[EngineRun]) -> dict[str, Any]:
+    """Bytes of the weights and of the KV cache, and `memory_bytes`: of the weights and of the KV
+    cache that was in use at its peak."""
+    used = max(run.observed.peak_kv_usage * run.kv_cache_bytes for run in runs)
+    return {
+        "weights_bytes": runs[-1].weights_bytes,
+        "kv_cache_bytes": runs[-1].kv_cache_bytes,
+        "memory_bytes": runs[-1].weights_bytes + used,
     }
 
 

@@ -69,8 +69,6 @@ def engine_facts(snapshot: EngineSnapshot, bandwidth: float | None) -> EngineFac
     """Facts for a run's figures. `bandwidth`: from `read_bandwidth`."""
     memory, model = snapshot.memory, snapshot.model
     return EngineFacts(
-        weights_bytes=memory.weights + memory.host_weights,
-        kv_cache_bytes=memory.kv_cache + memory.host_kv_cache,
         # of an input embedding alone only the rows of the step's tokens are read
         weights_per_step=None if model.num_experts else model.weights_bytes - model.lookup_bytes,
         # a layer with a sliding window reads less of a long context

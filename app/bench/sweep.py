@@ -21,7 +21,7 @@ from typing import Any, NamedTuple, Protocol
 
 from app.bench.goals import Goals, RequestLine, quantile
 from app.bench.load import EngineRun, Pace, Run
-from app.bench.report import observed_figures, request_figures
+from app.bench.report import memory_figures, observed_figures, request_figures
 from engine.errors import InferdeckError, describe
 
 LOADS = ("concurrency", "request_rate")
@@ -104,40 +104,6 @@ def half_interval(samples: Sequence[float]) -> float | None:
         return None
     t = _T_975[min(len(samples) - 1, len(_T_975)) - 1]
     return t * statistics.stdev(samples) / math.sqrt(len(samples))
-
-
-def rank(point: Point, goals: Goals) -> tuple[bool, float]:
-    """The larger, the better: throughput of a point whose percentiles meet every goal, else how
-    little it exceeds them. A request that failed met no goal."""
-    if not point.is_measured:
-        return False, -math.inf
-    excess = goals.excess(point.figures)
-    if excess is not None and excess <= 1 and not point.figures["failed"]:
-        return True, point.figures["output_tokens_per_s"] or 0.0
-    return False, -math.inf if excess is None else -excess
-
-
-def best_under(points: Sequence[Point], goals: Goals) -> Point | None:
-    """The point with the most throughput whose percentiles meet every goal."""
-    best = max(points, key=lambda point: rank(point, goals), default=None)
-    return best if best is not None and rank(best, goals)[0] else None
-
-
-def users_under(points: Sequence[Point], goals: Goals) -> int | None:
-    """The largest concurrency whose percentiles meet every goal: "users under the goal"."""
-    found = [
-        point.settings["concurrency"]
-        for point in points
-        if "concurrency" in point.settings and rank(point, goals)[0]
-    ]
-    return max(found, default=None)
-
-
-def nearest(points: Sequence[Point], goals: Goals) -> Point | None:
-    """The point that exceeds the goals least."""
-    known = [point for point in points if point.is_measured]
-    excess = {id(p): e for p in known if (e := goals.excess(p.figures)) is not None}
-    return min((p for p in known if id(p) in excess), key=lambda p: excess[id(p)], default=None)
 
 
 class Trial(NamedTuple):
@@ -237,7 +203,7 @@ class Sweep:
         point.requests += [RequestLine.of(request, began) for request in run.requests]
         point.figures = request_figures(runs)
         if engine_runs := [one for one in runs if isinstance(one, EngineRun)]:
-            point.figures |= observed_figures(engine_runs)
+            point.figures |= observed_figures(engine_runs) | memory_figures(engine_runs)
         point.curves = _curves(runs)
         if not run.requests:
             point.error = point.figures["error"] or "No request completed."

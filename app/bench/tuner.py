@@ -15,7 +15,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from app.bench.goals import Goals
-from app.bench.sweep import LOADS, Axis, Point, Trial, best_under, rank
+from app.bench.ranking import Objective, best_under, rank
+from app.bench.sweep import LOADS, Axis, Point, Trial
 from engine.config import SETTINGS, Change
 
 GUESSES = 3
@@ -52,22 +53,6 @@ def noise_of(points: Sequence[Point]) -> float:
     return math.sqrt(squares / freedom)
 
 
-def pareto(points: Sequence[Point], goals: Goals) -> list[Point]:
-    """Measured points than which no other is as fast and as far below the goals, slowest first."""
-    found: list[Point] = []
-    known = [
-        (point.figures["output_tokens_per_s"] or 0.0, excess, point)
-        for point in points
-        if point.is_measured and (excess := goals.excess(point.figures)) is not None
-    ]
-    least = math.inf
-    for _, excess, point in sorted(known, key=lambda one: (-one[0], one[1])):
-        if excess < least:
-            least = excess
-            found.append(point)
-    return found[::-1]
-
-
 @dataclass(slots=True)
 class Tuner:
     """A `Search` of at most `most` runs over the points of `axes`, in their order. `guess`: the
@@ -77,6 +62,7 @@ class Tuner:
     goals: Goals
     most: int
     guess: Callable[[Sequence[Point]], Sequence[Point]] = lambda points: ()
+    objective: Objective = Objective.THROUGHPUT
     _noise: float = USUAL_NOISE
 
     def __call__(self, points: Sequence[Point]) -> Iterator[Trial]:
@@ -121,15 +107,20 @@ class Tuner:
 
     def _trial(self, point: Point, points: Sequence[Point]) -> Trial:
         """Ends early once it cannot come near the best one."""
-        best = best_under(points, self.goals)
-        return Trial(point, _SLOW * best.figures["requests_per_s"] if best else 0.0)
+        best = best_under(points, self.goals, self.objective)
+        if best is None or self.objective is Objective.MEMORY:  # a slow one may be small
+            return Trial(point)
+        return Trial(point, _SLOW * best.figures["requests_per_s"])
 
     def _hope(self, point: Point) -> tuple[bool, float]:
         """As `rank`, with goals that are looser by the noise."""
-        meets, value = rank(point, self.goals)
+        meets, value = self._rank(point)
         if not meets and value >= -1 - self._margin(point):
-            return True, point.figures["output_tokens_per_s"] or 0.0
+            return True, self.objective.score(point, self.goals)
         return meets, value
+
+    def _rank(self, point: Point) -> tuple[bool, float]:
+        return rank(point, self.goals, self.objective)
 
     def _margin(self, point: Point) -> float:
         """Relative uncertainty of a point's figures."""
@@ -138,7 +129,7 @@ class Tuner:
     def _in_doubt(self, points: Sequence[Point]) -> Point | None:
         """The point to run again: the one with the fewest runs among those that may be the best;
         None where that is known."""
-        meets, most = max(rank(point, self.goals) for point in points)
+        meets, most = max(map(self._rank, points))
         hopes = {id(point): self._hope(point) for point in points}
         found = []
         for point in sorted(points, key=lambda point: hopes[id(point)], reverse=True):

@@ -59,9 +59,11 @@ def run_sweep(args: argparse.Namespace, plan: Plan, make_search: MakeSearch = ev
     """Run, print and store the points of `args.sweep`: all, or those that a search chooses; 1
     if one failed."""
     from app.bench.axes import parse_axes
+    from app.bench.export import SUFFIXES
     from app.bench.goals import PERCENTILES, parse_goals
-    from app.bench.record import SUFFIXES, BenchResult, as_dict, as_text, export, to_run
-    from app.bench.sweep import LOADS, Sweep, best_under
+    from app.bench.ranking import Objective
+    from app.bench.record import BenchResult, as_dict, as_text, export, to_run
+    from app.bench.sweep import LOADS, Sweep
     from app.paths import runs_dir
     from app.storage.run_records import State
     from app.storage.run_store import RunStore
@@ -108,7 +110,7 @@ def run_sweep(args: argparse.Namespace, plan: Plan, make_search: MakeSearch = ev
         pace = "" if {axis.name for axis in axes} & set(LOADS) else f", {plan.pace}"
         return BenchResult(
             model, precision, f"{plan.workload.title}{pace}", tuple(points), goals, state,
-            rounds=plan.rounds,
+            rounds=plan.rounds, objective=Objective(getattr(args, "objective", "throughput")),
         )  # fmt: skip
 
     if args.base_url is not None:
@@ -134,7 +136,7 @@ def run_sweep(args: argparse.Namespace, plan: Plan, make_search: MakeSearch = ev
         print(json.dumps(report))
     else:
         print(as_text(result))
-        if make_search is not every_point and (best := best_under(result.points, goals)):
+        if make_search is not every_point and (best := result.best):
             print(f"\n{_commands(config.replace(**_settings(best)))}")
     RunStore(runs_dir()).add(to_run(result))
     if args.output is not None:

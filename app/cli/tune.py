@@ -23,16 +23,17 @@ if TYPE_CHECKING:
     from engine.llm_engine import LLMEngine
 
 NAME = "tune"
-HELP = "Find the fastest settings that meet latency goals."
+HELP = "Find the best settings that meet latency goals."
 DESCRIPTION = (
-    "Search the combinations of some settings for the highest throughput whose latencies meet the "
-    "goals. Runs a part of the combinations."
+    "Search the combinations of some settings for the highest throughput or goodput, or the lowest "
+    "memory, whose latencies meet the goals. Runs a part of the combinations."
 )
 EPILOG = """\
 examples:
   inferdeck tune --workload query-rewrite --goodput itl:50
   inferdeck tune --workload voice-bot --goodput ttft:500 itl:50 --vary block_size --vary batching
   inferdeck tune --workload mixed-lengths --goodput itl:80 --vary max_num_seqs=4,8,16
+  inferdeck tune --workload voice-bot --goodput itl:50 --objective memory --vary kv_cache_dtype
 
 A calibration of a few seconds predicts every combination, if the settings can be predicted (see
 `inferdeck predict --help`). The search starts at the best predicted ones. It changes one setting at
@@ -48,6 +49,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         parser.add_argument_group("search"),
         ("--vary NAME[=V1,V2]", values.name, "Setting to vary, with values or its usual ones; "
          f"repeatable. Default: {' and '.join(DEFAULT)}.", []),
+        ("--objective NAME", values.one_of("throughput", "goodput", "memory"),
+         "throughput: most tokens/s whose latencies meet the goals, at a price per hour the lowest "
+         "cost. goodput: most requests/s that meet the goals. memory: least memory of weights and "
+         "used KV cache. Default: throughput.", "throughput"),
         ("--trials N", values.positive, "Most runs. Default: a quarter of the combinations, at "
          "least 8."),
     )  # fmt: skip
@@ -69,7 +74,8 @@ def run(args: argparse.Namespace) -> int:
     def search(
         engine: LLMEngine | None, axes: Sequence[Axis], goals: Goals, status: StatusLine
     ) -> Tuner:
-        from app.bench.sweep import Point, rank
+        from app.bench.ranking import Objective, rank
+        from app.bench.sweep import Point
         from app.bench.tuner import Tuner, most_trials
         from app.cli.predict import predicted_figures
         from engine.simulate.settings import REPLAYED
@@ -83,11 +89,13 @@ def run(args: argparse.Namespace) -> int:
                 return ()
             changes = {point.label: point.settings for point in points}
             found, _ = predicted_figures(engine, plan, changes, status)
-            known = {name: rank(Point({}, figures=one), goals) for name, one in found.items()}
+            by = Objective.THROUGHPUT if wanted is Objective.GOODPUT else wanted
+            known = {name: rank(Point({}, figures=one), goals, by) for name, one in found.items()}
             return sorted(points, key=lambda point: known[point.label], reverse=True)
 
+        wanted = Objective(args.objective)
         count = math.prod(len(axis.values) for axis in axes)
-        return Tuner(axes, goals, args.trials or most_trials(count), guess)
+        return Tuner(axes, goals, args.trials or most_trials(count), guess, wanted)
 
     args.sweep = [with_usual_values(text) for text in args.vary or DEFAULT]
     return run_sweep(args, plan, search)

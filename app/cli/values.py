@@ -101,6 +101,15 @@ def name(given: str) -> str:
     return given
 
 
+def one_of(*names: str) -> Reader:
+    def read(given: str) -> str:
+        if given not in names:
+            raise refused(given, f"Choose one of {', '.join(names)}.")
+        return given
+
+    return read
+
+
 def path(given: str) -> Path:
     return Path(folder(given))
 

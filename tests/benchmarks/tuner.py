@@ -25,8 +25,9 @@ from typing import Any
 
 from app.bench.goals import Goals
 from app.bench.load import Clock, EngineRun, Pace, run_load
+from app.bench.ranking import best_under
 from app.bench.report import request_figures
-from app.bench.sweep import Axis, Point, Search, Sweep, Trial, best_under
+from app.bench.sweep import Axis, Point, Search, Sweep, Trial
 from app.bench.tuner import Tuner, most_trials
 from app.bench.workload import Length, Workload
 from app.paths import starter_model

@@ -153,7 +153,7 @@ class BenchController(QObject):
         elif old is not None:
             self.result = BenchResult(
                 old.model, old.precision, old.work, old.points, self.goals, state, old.created,
-                old.rounds,
+                old.rounds, old.objective,
             )  # fmt: skip
         self.changed.emit()
 

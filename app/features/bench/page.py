@@ -23,7 +23,8 @@ from PySide6.QtCore import Signal
 from PySide6.QtGui import QShowEvent
 from PySide6.QtWidgets import QFileDialog, QWidget
 
-from app.bench.record import SUFFIXES, BenchResult, export, from_run
+from app.bench.export import SUFFIXES
+from app.bench.record import BenchResult, export, from_run
 from app.features.bench.controller import BenchController
 from app.features.bench.form import BenchForm
 from app.features.bench.prompts import Source

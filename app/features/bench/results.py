@@ -10,7 +10,7 @@ from PySide6.QtCore import QModelIndex, QSignalBlocker, Qt, Signal
 from PySide6.QtGui import QFont, QResizeEvent
 from PySide6.QtWidgets import QFrame, QHeaderView, QSplitter, QTableView, QWidget
 
-from app.bench.record import BenchResult, answer, axis_title, best_under, cells, figure_of, heads
+from app.bench.record import BenchResult, answer, axis_title, cells, figure_of, heads
 from app.bench.sweep import CURVE, Point
 from engine.units import setting_text
 from widgets.controls.combo import ElidedCombo
@@ -122,7 +122,8 @@ class ResultsView(QFrame):
     def show_result(self, result: BenchResult | None) -> None:
         self.result = result
         self.export.setEnabled(result is not None)
-        self.answer.setText(answer(result.points, result.goals) if result is not None else EMPTY)
+        self.answer.setText(answer(result.points, result.goals, result.objective)
+            if result is not None else EMPTY)
         chosen = self.table.currentIndex().row()
         self._fill()
         if 0 <= chosen < self.model.rowCount():
@@ -146,7 +147,7 @@ class ResultsView(QFrame):
             self.model.headings = []
             self.model.set_rows([])
             return
-        best = best_under(result.points, result.goals)
+        best = result.best
         mark = lambda point: "best" if point is best else "failed" if point.error else ""
         rows = [(p, cells(p, result.goals), mark(p)) for p in result.points]
         headings = heads(result)

@@ -17,8 +17,7 @@ from engine.snapshot import RequestTimes, StepEntry, StepRecord, TokenEvent
 from tests.widgets import synthetic
 
 FACTS = EngineFacts(
-    weights_bytes=1000, kv_cache_bytes=500, weights_per_step=800, kv_bytes_per_token=2.0,
-    read_bandwidth=10_000.0,
+    weights_per_step=800, kv_bytes_per_token=2.0, read_bandwidth=10_000.0,
 )  # fmt: skip
 
 
@@ -95,7 +94,7 @@ def test_what_cannot_be_known_is_none() -> None:
 
 
 def test_experts_have_no_bandwidth_figure() -> None:
-    facts = EngineFacts(1000, 500, None, 2.0, 10_000.0)
+    facts = EngineFacts(None, 2.0, 10_000.0)
     assert figures([run()], facts)["memory_bandwidth_utilization"] is None
 
 
@@ -103,10 +102,14 @@ def test_a_divided_model_counts_in_both_memories() -> None:
     """Without a share of one memory's bandwidth."""
     divided = synthetic.divided_snapshot(1.0)
     facts, memory = engine_facts(divided, 1e10), divided.memory
-    assert facts.weights_bytes == memory.weights + memory.host_weights
-    assert facts.kv_cache_bytes == memory.kv_cache + memory.host_kv_cache
     assert facts.kv_bytes_per_token == 1_400_000 / 16 and facts.read_bandwidth is None
-    result = figures([run()], facts)
+    measured = run()
+    measured.keep_sizes(divided)
+    measured.observed.peak_kv_usage = 0.5
+    result = figures([measured], facts)
+    assert result["weights_bytes"] == memory.weights + memory.host_weights
+    assert result["kv_cache_bytes"] == memory.kv_cache + memory.host_kv_cache
+    assert result["memory_bytes"] == result["weights_bytes"] + result["kv_cache_bytes"] / 2
     assert result["memory_bandwidth_utilization"] is None and result["decode_bytes_per_s"]
     assert engine_facts(synthetic.snapshot(1.0), 1e10).read_bandwidth == 1e10
 

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from app.bench.axes import parse_axes
 from app.bench.goals import Goals, RequestLine, parse_goals, quantile
 from app.bench.load import Pace, Run
+from app.bench.ranking import best_under, nearest, users_under
 from app.bench.record import (
     BenchResult,
     answer,
@@ -35,10 +36,7 @@ from app.bench.sweep import (
     Progress,
     Sweep,
     SweepCancelledError,
-    best_under,
     half_interval,
-    nearest,
-    users_under,
 )
 from app.storage.run_records import State
 from app.storage.run_store import RunStore

@@ -11,10 +11,11 @@ from typing import Any
 import pytest
 
 from app.bench.goals import Goals
-from app.bench.load import Pace, Run
-from app.bench.record import BenchResult, as_dict
-from app.bench.sweep import Axis, Point, Sweep, SweepCancelledError, best_under, nearest
-from app.bench.tuner import Tuner, most_trials, noise_of, pareto
+from app.bench.load import EngineRun, Pace, Run
+from app.bench.ranking import Objective, best_under, memory_of, nearest, pareto, rank
+from app.bench.record import BenchResult, as_dict, from_run, to_run
+from app.bench.sweep import Axis, Point, Sweep, SweepCancelledError
+from app.bench.tuner import Tuner, most_trials, noise_of
 from engine.errors import ConfigError
 from engine.snapshot import RequestTimes, TokenEvent
 
@@ -52,6 +53,7 @@ class NoisyBench:
     def __init__(self, seed: int, noise: float = 0.03, broken: Mapping[str, Any] | None = None):
         self.rng, self.noise, self.broken = random.Random(seed), noise, broken
         self.seen: list[dict[str, Any]] = []
+        self.memory: Mapping[int, int] = {}  # bytes of the KV cache by block size
         self.limits: list[float] = []
         self.cancel_at = -1
 
@@ -67,7 +69,9 @@ class NoisyBench:
             raise ConfigError("Not enough memory.", "Use less.")
         slow = math.exp(self.rng.gauss(0, self.noise))
         first, gap = slow * first_of(settings), slow * gap_of(settings)
-        run, batch = Run(), settings["max_num_seqs"]
+        run, batch = EngineRun(weights_bytes=100), settings["max_num_seqs"]
+        run.kv_cache_bytes = self.memory.get(settings["block_size"], 0)
+        run.observed.peak_kv_usage = batch / 32
         for number in range(least):
             start = (number // batch) * (first + (TOKENS - 1) * gap)
             if start <= limit_s:
@@ -165,7 +169,8 @@ def test_the_noise_is_measured_by_repetitions() -> None:
 
 def test_no_point_is_faster_and_nearer_than_a_pareto_point() -> None:
     points = search(NoisyBench(0)).run()
-    chosen = pareto(points, GOALS)
+    excess = lambda point: GOALS.excess(point.figures)
+    chosen = pareto(points, excess)
     assert best_under(points, GOALS) in chosen
     key = lambda point: (point.figures["output_tokens_per_s"], -(GOALS.excess(point.figures) or 0))
     known = [key(point) for point in points if point.is_measured]
@@ -174,4 +179,40 @@ def test_no_point_is_faster_and_nearer_than_a_pareto_point() -> None:
         assert not any(r >= rate and u >= under and (r, u) != (rate, under) for r, u in known)
     result = BenchResult("tiny", "BF16", "work", tuple(points), GOALS)
     assert as_dict(result)["pareto"] == [point.settings for point in chosen]
-    assert pareto([Point({"block_size": 8})], GOALS) == []
+    assert pareto([Point({"block_size": 8})], excess) == []
+
+
+def test_the_least_memory_under_the_goals_is_found() -> None:
+    """Half of the KV cache is in use at a batch of 16: the smallest batch needs least, and of the
+    block sizes 64."""
+    bench = NoisyBench(0, noise=0.0)
+    bench.memory = {8: 8000, 16: 6400, 64: 3200}
+    points = search(bench, objective=Objective.MEMORY).run()
+    best = best_under(points, GOALS, Objective.MEMORY)
+    assert best is not None and memory_of(best) == pytest.approx(100 + 3200 / 32)
+    assert (best.settings["max_num_seqs"], best.settings["block_size"]) == (1, 64)
+    assert set(bench.limits) == {math.inf}  # a slow run may be the smallest
+    assert len(bench.seen) <= NUM_POINTS / 4
+
+
+def test_goodput_counts_the_requests_that_meet_the_goals_and_not_the_others() -> None:
+    points = search(NoisyBench(0, noise=0.0)).run()
+    known = [point for point in points if point.is_measured]
+    fast = max(known, key=lambda point: point.figures["requests_per_s"])
+    fast.requests[0] = fast.requests[0]._replace(ttft=1e6)
+    goals = Goals(ttft=1e5, percentile=99)
+    fast.figures["ttft_ms"] = fast.figures["ttft_ms"] | {"max": 1e6}
+    assert not rank(fast, goals)[0]
+    met, rate = rank(fast, goals, Objective.GOODPUT)
+    wanted = (len(fast.requests) - 1) / fast.figures["duration_s"]
+    assert met and rate == pytest.approx(wanted)
+
+
+def test_an_objective_is_stored_with_its_best_point() -> None:
+    bench = NoisyBench(0, noise=0.0)
+    bench.memory = {8: 8000, 16: 6400, 64: 3200}
+    points = tuple(search(bench).run())
+    made = BenchResult("tiny", "BF16", "work", points, GOALS, objective=Objective.MEMORY)
+    assert made.best is best_under(points, GOALS, Objective.MEMORY)
+    found = from_run(to_run(made))
+    assert found == made and as_dict(found)["best"] == made.best.settings

@@ -35,6 +35,19 @@ def test_the_report_has_the_best_settings_and_the_commands(
     assert f"--max-num-seqs {report['best']['max_num_seqs']}" in printed
 
 
+def test_the_least_memory_is_an_objective(
+    capsys: pytest.CaptureFixture[str], tiny_flags: list[str]
+) -> None:
+    """A block of 64 tokens is used as a whole by requests of 16."""
+    argv = ["tune", *tiny_flags, *FIXED, "--vary", "block_size=16,64", "--trials", "2", "--json",
+            "--goodput", "e2el:60000", "--objective", "memory"]  # fmt: skip
+    assert main(argv) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert report["objective"] == "memory" and report["best"] == {"block_size": 16}
+    small, large = (point["memory_bytes"] for point in report["points"])
+    assert report["points"][0]["weights_bytes"] < small < large
+
+
 def test_a_goal_that_nothing_meets_has_no_command(
     capsys: pytest.CaptureFixture[str], tiny_flags: list[str]
 ) -> None:
