@@ -119,12 +119,13 @@ def to_run(result: BenchResult) -> RunRecord:
         (point for point in points if point.is_measured),
         key=lambda point: point.figures["output_tokens_per_s"], default=None,
     )  # fmt: skip
-    sides = () if best is None else (RunSide(setting_words(best), _figures(best)),)
+    sides = () if best is None else (RunSide(setting_words(best), figures_of_side(best)),)
     failed = next((point.error for point in points if point.error), "")
     state = State.FAILED if best is None and failed else result.state
     details = {
         "work": result.work, "answer": answer(points, result.goals, result.objective),
-        "rounds": result.rounds, "goals": msgspec.to_builtins(result.goals), "objective": result.objective.value,
+        "rounds": result.rounds, "goals": msgspec.to_builtins(result.goals),
+        "objective": result.objective.value,
         "points": msgspec.to_builtins(list(points)),
     }  # fmt: skip
     return RunRecord(
@@ -150,7 +151,7 @@ def from_run(run: RunRecord) -> BenchResult:
     )
 
 
-def _figures(point: Point) -> dict[str, Measured]:
+def figures_of_side(point: Point) -> dict[str, Measured]:
     figures = point.figures
     found: dict[str, Measured] = {}
     for key, of in (("ttft", "ttft_ms"), ("itl", "itl_ms")):

@@ -43,6 +43,8 @@ def observed_figures(runs: Sequence[EngineRun]) -> dict[str, Any]:
     seen = [run.observed for run in runs]
     waste = [value for one in seen for value in one.waste]
     steps = [step for one in seen for step in one.steps if step.num_threads]  # none on a GPU
+    step_s = [step.duration for one in seen for step in one.steps if step.entries]
+    request_s = (len(s.entries) * s.duration for one in seen for s in one.steps)
     thread_s = math.fsum(step.num_threads * step.duration for step in steps)
     return {
         "peak_kv_usage": max(one.peak_kv_usage for one in seen),
@@ -52,6 +54,7 @@ def observed_figures(runs: Sequence[EngineRun]) -> dict[str, Any]:
             "num_samples": len(waste),
         },
         "max_concurrent_requests": max(one.max_concurrent_requests for one in seen),
+        "mean_batch_size": ratio(math.fsum(request_s), math.fsum(step_s)),
         "prefix_cache_hit_rate": ratio(
             sum(one.prefix_hits for one in seen), sum(one.prefix_queries for one in seen)
         ),

@@ -23,6 +23,7 @@ from app.bench.goals import Goals, RequestLine, quantile
 from app.bench.load import EngineRun, Pace, Run
 from app.bench.report import memory_figures, observed_figures, request_figures
 from engine.errors import InferdeckError, describe
+from engine.units import rough_duration
 
 LOADS = ("concurrency", "request_rate")
 """Axes that are no settings."""
@@ -123,12 +124,21 @@ def all_in_turn(points: Sequence[Point], rounds: int) -> Iterator[Trial]:
 
 
 class Progress(NamedTuple):
-    """`label`: of the current point; `done`, `total`: requests; `left_s`: None at first."""
+    """`label`: of the current point; `done`, `total`: in `unit`; `left_s`: None at first."""
 
     label: str
     done: int
     total: int
     left_s: float | None
+    unit: str = "requests"
+
+    def __str__(self) -> str:
+        left = "" if self.left_s is None else f", {rough_duration(self.left_s)} left"
+        return f"{self.label}: {self.done:,} of {self.total:,} {self.unit}{left}"
+
+    @property
+    def share(self) -> float:
+        return self.done / max(self.total, 1)
 
 
 @dataclass(slots=True)
@@ -170,6 +180,9 @@ class Sweep:
             self.was_cancelled = True
         return self.points
 
+    def runs_of(self, point: Point) -> list[Run]:
+        return self._runs.get(id(point), [])
+
     def _count(self, point: Point) -> int:
         return max(self.num_requests, TURNS * (self._pace(point).concurrency or 0))
 
@@ -193,8 +206,7 @@ class Sweep:
         try:
             run = self.bench.measure(settings, pace, count, label, limit_s)
         except (InferdeckError, OSError, ValueError) as problem:
-            error = describe(problem)
-            point.error = f"{error.cause} {error.remedy}".strip()
+            point.error = error_words(problem)
             return
         runs = self._runs.setdefault(id(point), [])
         runs.append(run)
@@ -207,6 +219,11 @@ class Sweep:
         point.curves = _curves(runs)
         if not run.requests:
             point.error = point.figures["error"] or "No request completed."
+
+
+def error_words(problem: BaseException) -> str:
+    error = describe(problem)
+    return f"{error.cause} {error.remedy}".strip()
 
 
 def _curves(runs: Sequence[Run]) -> dict[str, list[float]]:

@@ -23,6 +23,7 @@ from app.cli import (
     evaluate,
     generate,
     install_desktop,
+    ladder,
     predict,
     quantize,
     serve,
@@ -75,6 +76,8 @@ examples:
       predict the effect of a setting
   inferdeck tune --workload query-rewrite --goodput itl:50
       find the fastest settings that meet a goal
+  inferdeck ladder --workload voice-bot --goodput ttft:500 itl:50
+      show what each serving technique gains
   inferdeck serve --model ~/models/Qwen3-0.6B
       run an OpenAI-compatible server
   inferdeck quantize --model ~/models/Qwen3-0.6B --method awq --output ~/models/Qwen3-0.6B-awq
@@ -144,7 +147,8 @@ def build_parser() -> argparse.ArgumentParser:
         title="commands", metavar="COMMAND", parser_class=CommandParser
     )
     for module in (
-        generate, bench, predict, tune, serve, quantize, evaluate, doctor, docs, install_desktop
+        generate, bench, predict, tune, ladder, serve, quantize, evaluate, doctor, docs,
+        install_desktop,
     ):  # fmt: skip
         command = commands.add_parser(
             module.NAME, help=module.HELP, description=module.DESCRIPTION, epilog=module.EPILOG

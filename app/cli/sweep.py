@@ -14,7 +14,7 @@ from app.cli import values
 from app.cli.options import add_options, check_writable, engine_config, write_report
 from app.cli.session import StatusLine, open_engine
 from engine.errors import ConfigError
-from engine.units import counted, precision_name, rough_duration
+from engine.units import counted, precision_name
 
 if TYPE_CHECKING:
     from app.bench.goals import Goals
@@ -32,6 +32,22 @@ def add_sweep_options(parser: argparse.ArgumentParser) -> None:
          "an engine setting; repeat for every combination. The result is kept as a run.", []),
     )  # fmt: skip
     add_goal_options(parser)
+
+
+def goals_of(args: argparse.Namespace) -> Goals:
+    """Of the options of `add_goal_options`; their files can be written. Raises ConfigError."""
+    from app.bench.export import SUFFIXES
+    from app.bench.goals import PERCENTILES, parse_goals
+
+    if args.percentile not in PERCENTILES:
+        raise ConfigError(f"--percentile is {args.percentile}.", "Use 50, 90 or 99.")
+    if args.output is not None and args.output.suffix.lower() not in SUFFIXES:
+        raise ConfigError(
+            f"--output {args.output.name}: unknown format.", f"Use {', '.join(SUFFIXES)}."
+        )
+    for file in filter(None, (args.output, args.output_json)):
+        check_writable(file)
+    return parse_goals(args.goodput, args.percentile)
 
 
 def add_goal_options(parser: argparse.ArgumentParser) -> None:
@@ -59,8 +75,6 @@ def run_sweep(args: argparse.Namespace, plan: Plan, make_search: MakeSearch = ev
     """Run, print and store the points of `args.sweep`: all, or those that a search chooses; 1
     if one failed."""
     from app.bench.axes import parse_axes
-    from app.bench.export import SUFFIXES
-    from app.bench.goals import PERCENTILES, parse_goals
     from app.bench.ranking import Objective
     from app.bench.record import BenchResult, as_dict, as_text, export, to_run
     from app.bench.sweep import LOADS, Sweep
@@ -72,27 +86,18 @@ def run_sweep(args: argparse.Namespace, plan: Plan, make_search: MakeSearch = ev
     axes = parse_axes(args.sweep)
     if args.compare:
         raise ConfigError("--compare and --sweep exclude each other.", "Omit --compare.")
-    if args.percentile not in PERCENTILES:
-        raise ConfigError(f"--percentile is {args.percentile}.", "Use 50, 90 or 99.")
-    goals = parse_goals(args.goodput, args.percentile)
     settings = [axis.name for axis in axes if axis.name not in LOADS]
     if args.base_url is not None and settings:
         raise ConfigError(
             f"{', '.join(settings)} cannot be changed on a running server.",
             "Sweep concurrency or request_rate with --base-url.",
         )
-    if args.output is not None and args.output.suffix.lower() not in SUFFIXES:
-        raise ConfigError(
-            f"--output {args.output.name}: unknown format.", f"Use {', '.join(SUFFIXES)}."
-        )
-    for file in filter(None, (args.output, args.output_json)):
-        check_writable(file)
+    goals = goals_of(args)
     status = StatusLine()
     measured: dict[str, Any]
 
     def show(progress: Progress) -> None:
-        left = "" if progress.left_s is None else f", {rough_duration(progress.left_s)} left"
-        status.show(f"{progress.label}: {progress.done} of {progress.total} requests{left}")
+        status.show(str(progress))
 
     def measure(
         bench: Bench, model: str, precision: str, engine: LLMEngine | None = None
@@ -137,7 +142,7 @@ def run_sweep(args: argparse.Namespace, plan: Plan, make_search: MakeSearch = ev
     else:
         print(as_text(result))
         if make_search is not every_point and (best := result.best):
-            print(f"\n{_commands(config.replace(**_settings(best)))}")
+            print(f"\n{commands_of(config.replace(**_settings(best)))}")
     RunStore(runs_dir()).add(to_run(result))
     if args.output is not None:
         export(result, args.output)
@@ -155,7 +160,7 @@ def _settings(point: Point) -> dict[str, Any]:
     return {name: value for name, value in point.settings.items() if name not in LOADS}
 
 
-def _commands(config: EngineConfig) -> str:
+def commands_of(config: EngineConfig) -> str:
     """Command lines of other servers with these settings."""
     from app.features.tune.servers import sglang_command, tensorrt_llm_command, vllm_command
 

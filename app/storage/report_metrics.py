@@ -25,6 +25,7 @@ class Form(StrEnum):
     """How a value is written."""
 
     NUMBER = "number"
+    COUNT = "count"
     SMALL = "small"  # over many orders of magnitude
     SHARE = "share"
     CLOSE_SHARE = "close_share"
@@ -92,6 +93,8 @@ def text_of(form: Form, value: float | None) -> str:
         return NOTHING
     if form is Form.BYTES:
         return bytes_text(value)
+    if form is Form.COUNT:
+        return f"{value:,.0f}"
     if form is Form.SHARE:
         return f"{value:.2%}"
     if form is Form.CLOSE_SHARE:
@@ -163,6 +166,8 @@ RUN_METRICS = (
     Metric("reply_tokens_per_s", "Decode, concurrent requests, tokens per second each",
            Form.NUMBER, 1, "", "tokens/s"),
     Metric("total_tokens_per_s", "All requests, tokens per second", Form.NUMBER, 1, "", "tokens/s"),
+    Metric("users", "Users under the goals", Form.COUNT, 1, ""),
+    Metric("cost", "Cost per million output tokens", Form.NUMBER, -1, "", "per million tokens"),
     Metric("disk_bytes", "Size on disk", Form.BYTES, -1, "", "bytes"),
     Metric("layer_error", "Mean error per layer", Form.SHARE, -1, ""),
     Metric("duration_s", "Duration", Form.DURATION, 0, "", "s"),
@@ -172,7 +177,7 @@ RUN_METRICS = (
 LEADING = {
     "perplexity", "kl_mean", "top1_agreement", "similarity_mean", "identical_answers",
     "weights_bytes", "kv_bytes_per_token", "decode_tokens_per_s", "prefill_tokens_per_s", "ttft",
-    "itl", "reply_tokens_per_s", "total_tokens_per_s", "disk_bytes", "layer_error",
+    "itl", "users", "cost", "reply_tokens_per_s", "total_tokens_per_s", "disk_bytes", "layer_error",
 }  # fmt: skip
 
 

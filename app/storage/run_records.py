@@ -21,6 +21,7 @@ class Kind(StrEnum):
     BROADCAST = "broadcast"
     CHANGE = "change"  # of a setting under load: before and after
     BENCH = "bench"  # a sweep over loads or settings
+    LADDER = "ladder"  # one technique after the other, under goals
 
     @property
     def label(self) -> str:

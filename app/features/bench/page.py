@@ -35,7 +35,6 @@ from app.link.tasks import run_task
 from app.storage.run_records import Kind, RunRecord, State
 from app.window.commands import Command
 from engine.errors import ErrorInfo
-from engine.units import rough_duration
 from widgets.controls.layouts import vbox
 
 NO_RUN = "No earlier run"
@@ -110,9 +109,7 @@ class BenchPage(QWidget):
         progress = bench.progress
         text, share = "", 0.0
         if bench.is_running and progress is not None:
-            left = "" if progress.left_s is None else f", {rough_duration(progress.left_s)} left"
-            text = f"{progress.label}: {progress.done:,} of {progress.total:,} requests{left}"
-            share = progress.done / max(progress.total, 1)
+            text, share = str(progress), progress.share
         self.form.show_state(bench.is_running, text, share, bench.problem)
         self.results.show_result(bench.result)
 

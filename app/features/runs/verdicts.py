@@ -50,7 +50,7 @@ def verdict(run: RunRecord) -> str:
         return _of_quantization(run)
     if run.kind is Kind.BROADCAST:
         return _of_broadcast(run)
-    if run.kind is Kind.BENCH:
+    if run.kind in (Kind.BENCH, Kind.LADDER):
         return str(run.details.get("answer", ""))
     if run.kind is Kind.CHANGE:
         return f"{run.details.get('change', run.title)}: {run.details.get('result', '')}."

@@ -1,0 +1,258 @@
+"""The ladder: a load on each rung, and the users under the goals: the largest concurrency that
+meets them. No Qt, no torch.
+
+A rung that is worse than the one below it, or loses too much quality, is shown and left out of
+those above it. A rung that fails is kept as failed; a cancelled ladder keeps the rungs that are
+done.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, Protocol
+
+from app.bench.goals import Goals
+from app.bench.load import EngineRun, Pace, Run
+from app.bench.ranking import nearest, users_under
+from app.bench.rungs import PRECISIONS, Quality, Rung, State
+from app.bench.runner import BenchRunner, SettableEngine
+from app.bench.sweep import (
+    Axis,
+    Bench,
+    Point,
+    Progress,
+    Sweep,
+    SweepCancelledError,
+    error_words,
+)
+from app.bench.users import USERS, users_search
+from engine.config import EngineConfig
+from engine.errors import ConfigError, InferdeckError, UnsupportedModelError
+from engine.hardware.peaks import Peaks
+from engine.telemetry.step_cost import Split, cost_step, pause_between, total
+from engine.units import change_text
+
+CLEAR = 0.05
+"""Relative difference of two rungs that is more than noise."""
+QUALITY_LIMIT = 0.01
+"""Increase of perplexity that is accepted."""
+CONFIRM = 2
+"""Runs of a rung and the one below, in turn, before it is left out."""
+SMALL_CACHE = 64  # blocks that are left while another model is loaded beside this one
+
+
+class LadderBench(Bench, Protocol):
+    """An engine whose settings may change, and its quality."""
+
+    def apply(self, settings: Mapping[str, Any]) -> None: ...
+    def quality(
+        self, reference: Mapping[str, Any], settings: Mapping[str, Any]
+    ) -> Quality | None:
+        """None where it has no meaning: random weights."""
+
+
+MeasureQuality = Callable[[EngineConfig, EngineConfig], Quality | None]
+
+
+class EngineLadder:
+    """A `LadderBench` of an engine. `measure_quality(candidate, reference)` loads both."""
+
+    def __init__(
+        self, engine: SettableEngine, runner: BenchRunner, measure_quality: MeasureQuality
+    ) -> None:
+        self._engine, self._measure_quality = engine, measure_quality
+        self.measure = runner.measure
+
+    def apply(self, settings: Mapping[str, Any]) -> None:
+        self._engine.reconfigure(**settings)
+
+    def quality(
+        self, reference: Mapping[str, Any], settings: Mapping[str, Any]
+    ) -> Quality | None:
+        engine = self._engine
+        if engine.model_info.is_dummy:
+            return None
+        config = engine.config.replace(kv_cache_memory_bytes=None)
+        before = engine.config.kv_cache_memory_bytes
+        small = SMALL_CACHE * engine.plan.block_bytes_in_all
+        engine.reconfigure(kv_cache_memory_bytes=small)
+        try:
+            return self._measure_quality(config.replace(**settings), config.replace(**reference))
+        finally:
+            engine.reconfigure(kv_cache_memory_bytes=before)
+
+
+class _AtRung(NamedTuple):
+    """Adds the settings of a rung, and a batch limit of all users: they run at once as far as the
+    KV cache has room."""
+
+    bench: LadderBench
+    settings: Mapping[str, Any]
+
+    def measure(
+        self, settings: Mapping[str, Any], pace: Pace, least: int, label: str,
+        limit_s: float,
+    ) -> Run:  # fmt: skip
+        changes = {**self.settings, "max_num_seqs": pace.concurrency}
+        return self.bench.measure(changes, pace, least, label, limit_s)
+
+
+@dataclass(slots=True)
+class Ladder:
+    """Measures `rungs` under `goals` in their order. `num_requests`: of the workload. `peaks`: of
+    the machine; without them no rung has a `split`."""
+
+    bench: LadderBench
+    rungs: list[Rung]
+    goals: Goals
+    num_requests: int
+    peaks: Peaks | None = None
+    rounds: int = 1
+    quality_limit: float = QUALITY_LIMIT
+    users: tuple[int, ...] = USERS
+    progress: Callable[[Progress], None] = lambda progress: None
+    was_cancelled: bool = False
+    _began: list[float] = field(default_factory=list)
+
+    def run(self) -> list[Rung]:
+        """All rungs; those not reached are waiting."""
+        base: Rung | None = None
+        try:
+            for rung in self.rungs:
+                self._began.append(time.perf_counter())
+                if rung.state is not State.SKIPPED:
+                    self._measure(rung, base)
+                if rung.is_kept:
+                    base = rung
+        except (SweepCancelledError, KeyboardInterrupt):
+            self.was_cancelled = True
+        return self.rungs
+
+    def _measure(self, rung: Rung, base: Rung | None) -> None:
+        first = {} if base is not None else self.rungs[0].changes
+        rung.settings = {**first, **(base.settings if base else {}), **rung.changes}
+        self._tell(rung.title)
+        try:
+            self.bench.apply(rung.settings)
+            sweep = self._search(rung, base)
+            if sweep.was_cancelled:
+                raise SweepCancelledError
+        except (InferdeckError, OSError, ValueError) as problem:
+            is_refusal = isinstance(problem, ConfigError | UnsupportedModelError)
+            rung.state = State.SKIPPED if is_refusal and rung.best is None else State.FAILED
+            rung.reason = error_words(problem)
+            return
+        if rung.best is None:
+            rung.state = State.FAILED
+            rung.reason = next((point.error for point in sweep.points if point.error), "")
+            return
+        rung.state = State.MEASURED
+        try:
+            rung.quality = self._quality(rung)
+        except (InferdeckError, OSError, ValueError) as problem:
+            rung.note = f"Quality not measured: {error_words(problem)}"
+        rung.reason = self._worse(rung, base)
+        rung.is_kept = not rung.reason
+
+    def _search(self, rung: Rung, base: Rung | None) -> Sweep:
+        known = base.best.settings["concurrency"] if base and base.best else self.users[0]
+        start = self.users.index(known)
+        tell = lambda one: self._tell(f"{rung.title}, {one.label}")
+        sweep = Sweep(
+            _AtRung(self.bench, rung.settings), (Axis("concurrency", self.users),), Pace(),
+            self.num_requests, progress=tell,
+            search=users_search(self.goals, start, self.rounds), most=1,
+        )  # fmt: skip
+        points = sweep.run()
+        rung.users = users_under(points, self.goals) or 0
+        at = {point.settings["concurrency"]: point for point in points if point.is_measured}
+        rung.best = at.get(rung.users) or nearest(points, self.goals)
+        rung.same = at.get(known) if base is not None else None
+        full = [
+            point.figures["max_concurrent_requests"] for users, point in at.items()
+            if point.figures.get("max_concurrent_requests", users) < users
+        ]  # fmt: skip
+        rung.room = max(full, default=None)
+        rung.below = base.key if base is not None else ""
+        if rung.best is not None:
+            rung.split = split_of(sweep.runs_of(rung.best), self.peaks)
+        return sweep
+
+    def _quality(self, rung: Rung) -> Quality | None:
+        if not any(name in rung.changes for name in PRECISIONS) or rung is self.rungs[0]:
+            return None
+        self._tell(f"{rung.title}, quality")
+        names = (*PRECISIONS, "quantization_head")
+        first = self.rungs[0].changes
+        reference = {name: first[name] for name in names if name in first}
+        return self.bench.quality(reference, {n: rung.settings[n] for n in reference})
+
+    def _worse(self, rung: Rung, base: Rung | None) -> str:
+        """Why it is not kept; "" if it is."""
+        lost = rung.quality.perplexity_change if rung.quality else 0.0
+        if lost > self.quality_limit:
+            return f"Perplexity {change_text(lost)}."
+        if base is None or base.best is None or rung.users > base.users:
+            return ""
+        if rung.same is None or not rung.same.is_measured:
+            return "It fails at the load of the rung below."
+        pairs, users = [(base.best, rung.same)], base.best.settings["concurrency"]
+        for _ in range(CONFIRM):
+            if self._compared(pairs):
+                pairs.append((self._again(base, users), self._again(rung, users)))
+        return self._compared(pairs)
+
+    def _compared(self, pairs: Sequence[tuple[Point, Point]]) -> str:
+        """Why the second ones are worse, by their medians; "" if they are not."""
+        excess, rate = (
+            [statistics.median(of(pair[side]) for pair in pairs) for side in (0, 1)]
+            for of in (self._excess, _rate)
+        )
+        if excess[1] > max(1.0, excess[0]) * (1 + CLEAR):
+            worst = max((pair[1] for pair in pairs), key=self._excess)
+            return f"It exceeds the goals: {self.goals.missed(worst.figures)}."
+        change = rate[1] / rate[0] - 1 if rate[0] else 0.0
+        return f"Tokens/s {change_text(change)}." if change < -CLEAR else ""
+
+    def _excess(self, point: Point) -> float:
+        return self.goals.excess(point.figures) or 0.0 if point.is_measured else math.inf
+
+    def _again(self, rung: Rung, users: int) -> Point:
+        sweep = Sweep(
+            _AtRung(self.bench, rung.settings), (Axis("concurrency", (users,)),), Pace(),
+            self.num_requests, progress=lambda one: self._tell(f"{rung.title}, {one.label}, again"),
+        )  # fmt: skip
+        (point,) = sweep.run()
+        if sweep.was_cancelled:
+            raise SweepCancelledError
+        return point
+
+    def _tell(self, label: str) -> None:
+        """The time left is that of so many mean rungs, less that of the current one so far."""
+        began, now, count = self._began, time.perf_counter(), len(self.rungs)
+        number, left = len(began) - 1, None
+        if len(began) > 1:
+            each = (began[-1] - began[0]) / number
+            left = max(0.0, each * (count - number) - (now - began[-1]))
+        self.progress(Progress(label, number, count, left, "rungs"))
+
+
+def _rate(point: Point) -> float:
+    return point.figures["output_tokens_per_s"] or 0.0 if point.is_measured else 0.0
+
+
+def split_of(runs: Sequence[Run], peaks: Peaks | None) -> Split | None:
+    """Where the time of all steps went."""
+    costed = []
+    for run in runs:
+        if peaks is None or not isinstance(run, EngineRun) or run.cost is None:
+            return None
+        before = None
+        for step in run.observed.steps:
+            costed.append(cost_step(step, pause_between(before, step), run.cost, peaks))
+            before = step
+    return total(costed) if costed else None

@@ -1,0 +1,125 @@
+"""The rungs of a ladder: the engine's techniques, one added after the other. No Qt, no torch.
+
+    naive        static batching, contiguous KV, no prefix cache, weights as in the checkpoint
+    continuous   requests join and leave the batch at every step
+    paged        KV blocks on demand
+    prefix       shared prefixes from the cache
+    weights      quantized
+    kv           quantized KV cache
+    drafts       speculative decoding
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, NamedTuple
+
+from app.bench.sweep import Point
+from engine.config import EngineConfig
+from engine.snapshot import ModelInfo
+from engine.telemetry.step_cost import Split
+from engine.units import precision_name, speculative_name
+
+AT_LOAD = ("int8", "int4", "nf4", "fp8")
+"""Weight formats that need no calibration."""
+NAIVE: Mapping[str, Any] = {
+    "batching": "static", "kv_allocation": "contiguous", "enable_prefix_caching": False,
+    "quantization": "auto", "quantization_head": "none", "kv_cache_dtype": "auto",
+    "speculative_method": "off",
+}  # fmt: skip
+PRECISIONS = ("quantization", "kv_cache_dtype")
+"""Settings that may lose quality."""
+
+
+class State(StrEnum):
+    WAITING = "waiting"
+    MEASURED = "measured"
+    SKIPPED = "skipped"  # the model cannot take it
+    FAILED = "failed"
+
+
+class Quality(NamedTuple):
+    """Against the first rung, over `num_tokens` of a text. `perplexity_change`: relative; `kl`:
+    mean, in nats."""
+
+    perplexity_change: float
+    kl: float
+    top1_agreement: float
+    num_tokens: int
+
+
+@dataclass(slots=True)
+class Rung:
+    """`changes`: what it adds; `settings`: all in force. `best`: its largest measured load under
+    the goals, else the nearest one; `same`: at the load of `best` of the rung below that it stands
+    on. `room`: requests that the KV cache had room for, where these were not all. `reason`: why it
+    is skipped, has failed or is not kept; `note`: on its quality."""
+
+    key: str
+    title: str
+    changes: dict[str, Any]
+    state: State = State.WAITING
+    reason: str = ""
+    settings: dict[str, Any] = field(default_factory=dict)
+    users: int = 0
+    best: Point | None = None
+    same: Point | None = None
+    split: Split | None = None
+    room: int | None = None
+    below: str = ""
+    quality: Quality | None = None
+    note: str = ""
+    is_kept: bool = False
+
+    @property
+    def rate(self) -> float:
+        """Output tokens per second at `best`."""
+        return 0.0 if self.best is None else self.best.figures["output_tokens_per_s"] or 0.0
+
+
+class Choices(NamedTuple):
+    """The user's: precisions of weights and KV cache, and settings of speculative decoding."""
+
+    weights: str = "int8"
+    kv: str = "int8"
+    drafts: Mapping[str, Any] = {"speculative_method": "ngram"}
+
+    @classmethod
+    def of(cls, config: EngineConfig) -> Choices:
+        """As `config` has them, else the usual ones."""
+        made = cls()
+        if config.quantization in AT_LOAD:
+            made = made._replace(weights=config.quantization)
+        if config.kv_cache_dtype != "auto":
+            made = made._replace(kv=config.kv_cache_dtype)
+        if config.speculative_method != "off":
+            names = ("speculative_method", "speculative_model")
+            made = made._replace(drafts={name: getattr(config, name) for name in names})
+        return made
+
+
+def rungs_of(config: EngineConfig, model: ModelInfo, choices: Choices) -> list[Rung]:
+    """The rungs for a loaded model; those that it cannot take are skipped already."""
+    method = speculative_name(choices.drafts["speculative_method"])
+    found = [
+        Rung("naive", "Naive", dict(NAIVE)),
+        Rung("continuous", "Continuous batching", {"batching": "continuous"}),
+        Rung("paged", "Paged KV cache", {"kv_allocation": "paged"}),
+        Rung("prefix", "Prefix cache", {"enable_prefix_caching": True}),
+        Rung("weights", f"{precision_name(choices.weights)} weights",
+             {"quantization": choices.weights}),
+        Rung("kv", f"{precision_name(choices.kv)} KV cache", {"kv_cache_dtype": choices.kv}),
+        Rung("drafts", f"Speculation ({method})", dict(choices.drafts)),
+    ]  # fmt: skip
+    if model.quantization and config.quantization not in AT_LOAD:
+        weights = found[4]
+        weights.state = State.SKIPPED
+        weights.reason = f"The checkpoint is quantized already ({model.quantization})."
+    return found
+
+
+def settings_of(rungs: Sequence[Rung]) -> list[str]:
+    """Names of the settings that a ladder changes."""
+    return list(dict.fromkeys([*(name for r in rungs for name in r.changes), "max_num_seqs"]))

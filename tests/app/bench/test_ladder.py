@@ -1,0 +1,280 @@
+"""The ladder on a scripted engine with known step times (`ladder_script`)."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from app.bench.goals import Goals
+from app.bench.ladder import EngineLadder
+from app.bench.ladder_record import as_csv, as_dict, as_html, as_text, export, from_run, to_run
+from app.bench.ladder_words import answer, gain, why
+from app.bench.load import Pace
+from app.bench.rungs import NAIVE, Choices, Quality, State, rungs_of, settings_of
+from app.bench.sweep import Axis, Progress, Sweep, SweepCancelledError
+from app.bench.users import USERS, users_search
+from app.storage.run_records import Kind
+from app.storage.run_records import State as RunState
+from app.storage.run_store import RunStore
+from engine.config import EngineConfig
+from engine.errors import ConfigError, OutOfMemoryError
+from tests.app.bench.ladder_script import (
+    GOALS,
+    QUALITY,
+    TOKENS,
+    ScriptedLadder,
+    by_key,
+    climb,
+    first_of,
+    gap_of,
+    rate_of,
+    result_of,
+    users_of,
+)
+from tests.app.fake_engine import MODEL
+
+MEASURED = ["naive", "continuous", "paged", "prefix", "weights", "kv", "drafts"]
+
+
+def test_every_figure_of_every_rung_is_exact() -> None:
+    ladder = climb()
+    assert [rung.key for rung in ladder.rungs] == MEASURED
+    for rung in ladder.rungs:
+        assert rung.state is State.MEASURED and rung.users == users_of(rung.settings)
+        assert rung.best is not None and rung.split is not None
+        figures, users = rung.best.figures, rung.users
+        gap = gap_of(rung.settings, users)
+        assert figures["ttft_ms"]["p50"] == pytest.approx(1e3 * first_of(rung.settings, users))
+        assert figures["itl_ms"]["p50"] == pytest.approx(1e3 * gap)
+        assert rung.rate == pytest.approx(rate_of(rung.settings, users))
+        weights = 400 if rung.settings["quantization"] == "int8" else 800
+        assert figures["memory_bytes"] == pytest.approx(weights + 10 * users)
+        assert rung.split.shares().weights == pytest.approx(weights / 1e5 / gap)
+    assert [rung.users for rung in ladder.rungs] == [6, 6, 12, 16, 16, 32, 24]
+
+
+def test_cost_is_the_price_of_an_hour_over_its_tokens() -> None:
+    result = result_of(climb())
+    for rung in result.rungs:
+        assert result.cost(rung) == pytest.approx(1.8 / (3600 * rung.rate) * 1e6)
+    assert dataclasses.replace(result, price=None).cost(result.rungs[0]) is None
+
+
+def test_each_rung_adds_to_the_kept_ones_and_a_worse_one_is_left_out() -> None:
+    ladder = climb()
+    assert [rung.key for rung in ladder.rungs if not rung.is_kept] == ["drafts"]
+    last = by_key(ladder)["kv"]
+    assert last.settings == {
+        **NAIVE, "batching": "continuous", "kv_allocation": "paged",
+        "enable_prefix_caching": True, "quantization": "int8", "kv_cache_dtype": "int8",
+    }  # fmt: skip
+    assert result_of(ladder).tuned == {**last.settings, "max_num_seqs": 32}
+
+
+def test_a_rung_that_is_left_out_is_not_in_the_next_ones() -> None:
+    """INT8 weights lose more than is allowed: the next rungs are of the weights before."""
+    bench = ScriptedLadder()
+    bench.lost = Quality(0.02, 1e-3, 0.95, 500)
+    ladder = climb(bench)
+    found = by_key(ladder)
+    assert not found["weights"].is_kept and "2 %" in found["weights"].reason
+    assert found["kv"].settings["quantization"] == "auto"
+    assert found["drafts"].settings["kv_cache_dtype"] == "auto"
+
+
+def test_quality_is_against_the_first_rung() -> None:
+    bench = ScriptedLadder()
+    climb(bench)
+    first = {"quantization": "auto", "kv_cache_dtype": "auto", "quantization_head": "none"}
+    assert bench.compared == [
+        (first, {**first, "quantization": "int8"}),
+        (first, {**first, "quantization": "int8", "kv_cache_dtype": "int8"}),
+    ]
+
+
+def test_all_users_run_at_once_and_the_search_is_short() -> None:
+    bench = ScriptedLadder()
+    ladder = climb(bench)
+    assert all(changes["max_num_seqs"] == users for changes, users in bench.seen)
+    assert len(bench.seen) <= 8 * len(ladder.rungs)
+
+
+@settings(max_examples=60, deadline=None)
+@given(limit=st.floats(5, 400), start=st.integers(0, len(USERS) - 1))
+def test_the_search_finds_the_largest_load_from_any_start(limit: float, start: int) -> None:
+    goals, bench = Goals(itl=limit, percentile=50), ScriptedLadder()
+    at = lambda changes, pace, *rest: bench.measure({**NAIVE, **changes}, pace, *rest)
+    runner = type("Runner", (), {"measure": staticmethod(at)})()
+    sweep = Sweep(runner, (Axis("concurrency", USERS),), Pace(), 1,
+                  search=users_search(goals, start), most=1)  # fmt: skip
+    met = [
+        p.settings["concurrency"] for p in sweep.run()
+        if p.is_measured and (goals.excess(p.figures) or math.inf) <= 1
+    ]  # fmt: skip
+    wanted = min(users_of(NAIVE, goals), 192)  # of more, memory runs out
+    assert max(met, default=0) == wanted
+
+
+def test_one_disturbed_run_does_not_change_the_users() -> None:
+    quiet = [rung.users for rung in climb().rungs]
+    for number in range(0, 24, 3):
+        bench = ScriptedLadder()
+        bench.disturb = lambda run, number=number: 1.5 if run == number else 1.0
+        assert [rung.users for rung in climb(bench).rungs] == quiet
+
+
+def test_a_goal_that_nothing_meets_has_the_nearest_load() -> None:
+    goals = Goals(itl=1.0, percentile=50)
+    ladder = climb(goals=goals)
+    assert {rung.users for rung in ladder.rungs} == {0}
+    best = ladder.rungs[0].best
+    assert best is not None and best.settings == {"concurrency": 1}
+    assert "6.5 ms" in answer(ladder.rungs, goals)  # of INT8 weights with an INT8 KV cache
+
+
+def test_a_refused_rung_is_skipped_and_a_failing_one_is_kept_as_failed() -> None:
+    def refuse(changes: Mapping[str, Any]) -> None:
+        if changes["quantization"] == "int8":
+            raise ConfigError("INT8 is not supported.", "Use INT4.")
+        if changes["kv_cache_dtype"] == "int8":
+            raise OutOfMemoryError("Out of memory: 3 GiB.")
+
+    bench = ScriptedLadder()
+    bench.refuse = refuse
+    found = by_key(climb(bench))
+    assert found["weights"].state is State.SKIPPED and "INT4" in found["weights"].reason
+    assert found["kv"].state is State.FAILED and "3 GiB" in found["kv"].reason
+    assert found["drafts"].state is State.MEASURED and found["drafts"].below == "prefix"
+
+
+def test_a_quantized_checkpoint_has_no_rung_of_weights() -> None:
+    model = dataclasses.replace(MODEL, quantization="AWQ")
+    states = {r.key: r.state for r in rungs_of(EngineConfig(model="m"), model, Choices())}
+    assert states.pop("weights") is State.SKIPPED and set(states.values()) == {State.WAITING}
+
+
+def test_the_user_s_precisions_and_drafts_are_the_rungs() -> None:
+    config = EngineConfig(
+        model="m", quantization="int4", kv_cache_dtype="fp8", speculative_method="draft_model",
+        speculative_model="/d",
+    )  # fmt: skip
+    model = dataclasses.replace(MODEL, quantization="int4")  # at load
+    changes = [rung.changes for rung in rungs_of(config, model, Choices.of(config))]
+    assert changes[4:] == [
+        {"quantization": "int4"}, {"kv_cache_dtype": "fp8"},
+        {"speculative_method": "draft_model", "speculative_model": "/d"},
+    ]  # fmt: skip
+    names = settings_of(rungs_of(config, model, Choices.of(config)))
+    assert {"max_num_seqs", "speculative_model", *NAIVE} == set(names)
+
+
+def test_quality_that_cannot_be_measured_does_not_end_the_ladder() -> None:
+    class NoText(ScriptedLadder):
+        def quality(self, *_: Any) -> Quality | None:
+            raise OutOfMemoryError("Out of memory: 5 GiB.")
+
+    rung = by_key(climb(NoText()))["weights"]
+    assert rung.is_kept and rung.quality is None and "5 GiB" in rung.note
+
+
+def test_cancel_keeps_the_rungs_that_are_done() -> None:
+    class Cancelled(ScriptedLadder):
+        def apply(self, changes: Mapping[str, Any]) -> None:
+            if changes["enable_prefix_caching"]:
+                raise SweepCancelledError
+
+    ladder = climb(Cancelled())
+    assert ladder.was_cancelled
+    states = [rung.state for rung in ladder.rungs]
+    assert states == [State.MEASURED] * 3 + [State.WAITING] * 4
+    run = to_run(result_of(ladder, state=RunState.STOPPED))
+    assert run.state is RunState.STOPPED and len(run.sides) == 3
+
+
+def test_progress_has_the_time_left_after_the_first_rung() -> None:
+    seen: list[Progress] = []
+    climb(progress=seen.append)
+    assert {one.total for one in seen} == {7} and seen[-1].done == 6
+    assert {one.left_s is None for one in seen if not one.done} == {True}
+    assert {one.left_s is None for one in seen if one.done} == {False}
+
+
+def test_why_a_rung_paid_has_its_figures() -> None:
+    ladder = climb()
+    told = {rung.key: why(rung, ladder.rungs) for rung in ladder.rungs}
+    # 8 of 16 ms at 6 users; batches of 3 and of 6; 8 of 26 ms at 16 users; 10 of 40 drafts
+    for key, parts in {
+        "naive": ["50 %"], "continuous": ["6 users", "3", "6"], "paged": ["6 requests"],
+        "prefix": ["0 %"], "weights": ["31 %", "800 B → 400 B"], "kv": ["160 B → 160 B"],
+        "drafts": ["25 %", "2"],
+    }.items():  # fmt: skip
+        assert all(part in told[key] for part in parts), told[key]
+    found = by_key(ladder)
+    assert gain(found["paged"], ladder.rungs)[0] == gain(found["kv"], ladder.rungs)[0] == 2.0
+    assert gain(found["drafts"], ladder.rungs)[0] == 0.75
+    words = answer(ladder.rungs, GOALS)
+    paid = max(("paged", "kv"), key=lambda key: gain(found[key], ladder.rungs))
+    assert "6 → 32 (5.33×)" in words and found[paid].title in words
+
+
+def test_a_stored_ladder_comes_back_whole(tmp_path: Path) -> None:
+    made, store = result_of(climb()), RunStore(tmp_path)
+    kept = store.add(to_run(made))
+    assert kept.kind is Kind.LADDER and len(kept.sides) == 7
+    assert [side.figures["users"].value for side in kept.sides] == [r.users for r in made.rungs]
+    assert kept.sides[4].figures["kl_mean"].value == QUALITY.kl
+    found = from_run(store.load(kept.id))
+    assert as_csv(found) == as_csv(made) and found.answer == made.answer
+    assert found.rungs[5].best is not None and not found.rungs[5].best.requests
+    for details in ({}, {"rungs": 3, "goals": {}}, {"rungs": [{}], "goals": {}}):
+        with pytest.raises(ValueError):
+            from_run(dataclasses.replace(kept, details=details))
+
+
+def test_exports_have_the_same_figures(tmp_path: Path) -> None:
+    made = result_of(climb())
+    for suffix in (".json", ".csv", ".html"):
+        export(made, tmp_path / f"ladder{suffix}")
+    stored = json.loads((tmp_path / "ladder.json").read_text("utf-8"))
+    assert [rung["users"] for rung in stored["rungs"]] == [r.users for r in made.rungs]
+    rates = [rung["output_tokens_per_s"] for rung in stored["rungs"]]
+    assert rates == [rung.rate for rung in made.rungs]
+    assert len(as_csv(made).splitlines()) == 8
+    page = as_html(made)
+    inner = page.partition('id="data">')[2].partition("</script>")[0]
+    assert json.loads(inner.replace("<\\/", "</")) == json.loads(json.dumps(as_dict(made)))
+    assert "http" not in page and page.count("<rect") == 14
+    assert "Memory" in as_text(made) and TOKENS == 10
+
+
+def test_the_cache_is_small_while_the_quality_is_measured() -> None:
+    """And as before afterwards, also where that fails."""
+    seen: list[Any] = []
+
+    class Engine:
+        config = EngineConfig(model="m", kv_cache_memory_bytes=2**30)
+        model_info = MODEL
+        plan = type("Plan", (), {"block_bytes_in_all": 100})()
+
+        def reconfigure(self, **changes: Any) -> None:
+            seen.append(changes)
+
+    def fail(candidate: EngineConfig, reference: EngineConfig) -> Quality | None:
+        seen.append((candidate.quantization, reference.quantization))
+        assert candidate.kv_cache_memory_bytes is None
+        raise OutOfMemoryError("none")
+
+    runner = type("Runner", (), {"measure": None})()
+    bench: Any = EngineLadder(Engine(), runner, fail)  # type: ignore[arg-type]
+    with pytest.raises(OutOfMemoryError):
+        bench.quality({"quantization": "none"}, {"quantization": "int8"})
+    key = "kv_cache_memory_bytes"
+    assert seen == [{key: 6400}, ("int8", "none"), {key: 2**30}]
