@@ -24,10 +24,10 @@ from engine.units import counted, precision_name
 NAME = "ladder"
 HELP = "Measure what each serving technique gains."
 DESCRIPTION = (
-    "Run a workload with static batching and contiguous KV allocation, then add continuous "
-    "batching, paged KV cache, prefix cache, quantized weights, quantized KV cache and speculative "
-    "decoding, one after the other. For each, find the users under the goals: the largest "
-    "concurrency that meets them."
+    "Run a workload with static batching and contiguous KV allocation. Then add one technique "
+    "after the other: continuous batching, paged KV cache, prefix cache, quantized weights, "
+    "quantized KV cache, speculative decoding. For each, find the users under the goals: the "
+    "largest concurrency that meets them."
 )
 EPILOG = """\
 examples:

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 NAME = "tune"
 HELP = "Find the best settings that meet latency goals."
 DESCRIPTION = (
-    "Search the combinations of some settings for the highest throughput or goodput, or the lowest "
-    "memory, whose latencies meet the goals. Runs a part of the combinations."
+    "Search the combinations of some settings for the best one whose latencies meet the goals. "
+    "Runs a part of the combinations."
 )
 EPILOG = """\
 examples:
@@ -50,9 +50,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         ("--vary NAME[=V1,V2]", values.name, "Setting to vary, with values or its usual ones; "
          f"repeatable. Default: {' and '.join(DEFAULT)}.", []),
         ("--objective NAME", values.one_of("throughput", "goodput", "memory"),
-         "throughput: most tokens/s whose latencies meet the goals, at a price per hour the lowest "
-         "cost. goodput: most requests/s that meet the goals. memory: least memory of weights and "
-         "used KV cache. Default: throughput.", "throughput"),
+         "throughput: most tokens/s under the goals, and so the lowest cost. goodput: most "
+         "requests/s that meet the goals. memory: least memory of weights and used KV cache. "
+         "Default: throughput.", "throughput"),
         ("--trials N", values.positive, "Most runs. Default: a quarter of the combinations, at "
          "least 8."),
     )  # fmt: skip
