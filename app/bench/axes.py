@@ -14,6 +14,8 @@ MAX_POINTS = 256
 
 
 USUAL = {
+    "concurrency": "1,2,4,8",
+    "request_rate": "0.5,1,2,4",
     "max_num_seqs": "1,2,4,8,16,32",
     "max_num_batched_tokens": "64,128,256,512,1024,2048",
     "num_speculative_tokens": "1,2,4,8",
@@ -21,7 +23,23 @@ USUAL = {
     "kv_cache_dtype": "auto,fp8,int8",
     "batching": "continuous,static",
 }
-"""Values of a setting that is tuned by its name alone."""
+
+
+
+def usual_values(name: str, value: Any = None) -> str:
+    """Values of a load or a setting that is chosen by its name alone: the usual ones, its choices,
+    or those around its `value`; "" where there are none."""
+    if name in USUAL:
+        return USUAL[name]
+    setting = SETTINGS[name]
+    if setting.type is bool:
+        return "on,off"
+    if setting.choices:
+        return ",".join(setting.choices)
+    if setting.type is not int or not value:
+        return ""
+    around = (value // 4, value // 2, value, min(2 * value, setting.maximum or value))
+    return ",".join(str(int(one)) for one in sorted({max(1, one) for one in around}))
 
 
 def with_usual_values(text: str) -> str:
@@ -29,8 +47,8 @@ def with_usual_values(text: str) -> str:
     name = text.strip().removeprefix("--").replace("-", "_")
     if "=" in text or name not in SETTINGS:
         return text
-    values = "true,false" if SETTINGS[name].type is bool else USUAL.get(name)
-    if values is None:
+    values = usual_values(name)
+    if not values:
         raise ConfigError(f"{name} has no usual values.", f"Use {name}=V1,V2.")
     return f"{name}={values}"
 

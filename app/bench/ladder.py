@@ -25,6 +25,7 @@ from app.bench.sweep import (
     Bench,
     Point,
     Progress,
+    Search,
     Sweep,
     SweepCancelledError,
     error_words,
@@ -34,7 +35,7 @@ from engine.config import EngineConfig
 from engine.errors import ConfigError, InferdeckError, UnsupportedModelError
 from engine.hardware.peaks import Peaks
 from engine.telemetry.step_cost import Split, cost_step, pause_between, total
-from engine.units import change_text
+from engine.units import change_text, counted
 
 CLEAR = 0.05
 """Relative difference of two rungs that is more than noise."""
@@ -88,15 +89,18 @@ class EngineLadder:
 
 class _AtRung(NamedTuple):
     """Adds the settings of a rung, and a batch limit of all users: they run at once as far as the
-    KV cache has room."""
+    KV cache has room. `tell` hears of each run."""
 
     bench: LadderBench
     settings: Mapping[str, Any]
+    tell: Callable[[str], None]
 
     def measure(
         self, settings: Mapping[str, Any], pace: Pace, least: int, label: str,
-        limit_s: float,
+        limit_s: float = math.inf,
     ) -> Run:  # fmt: skip
+        assert pace.concurrency is not None
+        self.tell(counted(pace.concurrency, "user"))
         changes = {**self.settings, "max_num_seqs": pace.concurrency}
         return self.bench.measure(changes, pace, least, label, limit_s)
 
@@ -161,12 +165,8 @@ class Ladder:
     def _search(self, rung: Rung, base: Rung | None) -> Sweep:
         known = base.best.settings["concurrency"] if base and base.best else self.users[0]
         start = self.users.index(known)
-        tell = lambda one: self._tell(f"{rung.title}, {one.label}")
-        sweep = Sweep(
-            _AtRung(self.bench, rung.settings), (Axis("concurrency", self.users),), Pace(),
-            self.num_requests, progress=tell,
-            search=users_search(self.goals, start, self.rounds), most=1,
-        )  # fmt: skip
+        search = users_search(self.goals, start, self.rounds)
+        sweep = self._sweep(rung, self.users, search)
         points = sweep.run()
         rung.users = users_under(points, self.goals) or 0
         at = {point.settings["concurrency"]: point for point in points if point.is_measured}
@@ -222,14 +222,16 @@ class Ladder:
         return self.goals.excess(point.figures) or 0.0 if point.is_measured else math.inf
 
     def _again(self, rung: Rung, users: int) -> Point:
-        sweep = Sweep(
-            _AtRung(self.bench, rung.settings), (Axis("concurrency", (users,)),), Pace(),
-            self.num_requests, progress=lambda one: self._tell(f"{rung.title}, {one.label}, again"),
-        )  # fmt: skip
+        sweep = self._sweep(rung, (users,))
         (point,) = sweep.run()
         if sweep.was_cancelled:
             raise SweepCancelledError
         return point
+
+    def _sweep(self, rung: Rung, users: tuple[int, ...], search: Search | None = None) -> Sweep:
+        bench = _AtRung(self.bench, rung.settings, lambda n: self._tell(f"{rung.title}, {n}"))
+        axes = (Axis("concurrency", users),)
+        return Sweep(bench, axes, Pace(), self.num_requests, search=search, most=1)
 
     def _tell(self, label: str) -> None:
         """The time left is that of so many mean rungs, less that of the current one so far."""

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -76,38 +76,51 @@ def _users(result: LadderResult, rung: Rung) -> float | None:
     return rung.users if rung.state is State.MEASURED else None
 
 
-_ms = lambda value: short_figure(value)
-COLUMNS: tuple[
-    tuple[str, str, Callable[[LadderResult, Rung], float | None], Callable[[float], str]], ...
-] = (
-    ("users", "Users", _users, lambda value: number(value)),
-    ("output_tokens_per_s", "Output (tok/s)", _figure("output_tokens_per_s"), _ms),
-    ("ttft_ms", "TTFT p99 (ms)", _figure("ttft_ms", "p99"), _ms),
-    ("itl_ms", "ITL p99 (ms)", _figure("itl_ms", "p99"), _ms),
-    ("memory_bytes", "Memory", _figure("memory_bytes"), bytes_text),
-    ("perplexity_change", "Perplexity change", _quality("perplexity_change"), change_text),
-    ("kl", "KL", _quality("kl"), lambda value: f"{value:.2g}"),
-    ("cost", "Cost per 1M tokens", LadderResult.cost, lambda value: f"{value:.3g}"),
-)
-"""Name, title, figure and its text. A p99 of under 100 samples is a maximum."""
+class Column(NamedTuple):
+    name: str
+    title: str
+    of: Callable[[LadderResult, Rung], float | None]
+    text: Callable[[float], str]
 
 
-def shown_columns(result: LadderResult) -> list[Any]:
+def columns(result: LadderResult) -> list[Column]:
+    """Latencies at the percentile of the goals; a p99 of under 100 samples is a maximum."""
+    p = f"p{result.goals.percentile}"
+    return [
+        Column("users", "Users", _users, lambda value: number(value)),
+        Column("output_tokens_per_s", "Output (tok/s)", _figure("output_tokens_per_s"),
+               short_figure),
+        Column(f"ttft_ms.{p}", f"TTFT {p} (ms)", _figure("ttft_ms", p), short_figure),
+        Column(f"itl_ms.{p}", f"ITL {p} (ms)", _figure("itl_ms", p), short_figure),
+        Column("memory_bytes", "Memory", _figure("memory_bytes"), bytes_text),
+        Column("perplexity_change", "Perplexity change", _quality("perplexity_change"),
+               change_text),
+        Column("kl", "KL", _quality("kl"), lambda value: f"{value:.2g}"),
+        Column("cost", "Cost per 1M tokens", LadderResult.cost, lambda value: f"{value:.3g}"),
+    ]  # fmt: skip
+
+
+def shown_columns(result: LadderResult) -> list[Column]:
     """Without those that no rung has."""
     return [
-        column for column in COLUMNS if any(column[2](result, r) is not None for r in result.rungs)
-    ]
+        column for column in columns(result)
+        if any(column.of(result, rung) is not None for rung in result.rungs)
+    ]  # fmt: skip
+
+
+def heads(result: LadderResult) -> list[str]:
+    return ["Rung", *(column.title for column in shown_columns(result))]
+
+
+def cells(rung: Rung, result: LadderResult) -> list[str]:
+    values = [(column.of(result, rung), column.text) for column in shown_columns(result)]
+    return [rung.title, *("–" if value is None else text(value) for value, text in values)]
 
 
 def rows(result: LadderResult) -> list[list[str]]:
     """Heads, then a row for each rung that was reached; the last column is headed by nothing."""
-    columns = shown_columns(result)
-    found = [["Rung", *(title for _, title, _, _ in columns), ""]]
-    for rung in reached(result):
-        values = [(of(result, rung), text) for _, _, of, text in columns]
-        cells = ["–" if value is None else text(value) for value, text in values]
-        found.append([rung.title, *cells, why(rung, result.rungs)])
-    return found
+    found = [[*cells(rung, result), why(rung, result.rungs)] for rung in reached(result)]
+    return [[*heads(result), ""], *found]
 
 
 def reached(result: LadderResult) -> list[Rung]:
@@ -197,10 +210,10 @@ def as_csv(result: LadderResult) -> str:
     """A line per rung; plain numbers."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
-    names = [name for name, _, _, _ in COLUMNS]
-    writer.writerow(["rung", "state", "is_kept", *names, "why"])
+    shown = columns(result)
+    writer.writerow(["rung", "state", "is_kept", *(column.name for column in shown), "why"])
     for rung in result.rungs:
-        values = [of(result, rung) for _, _, of, _ in COLUMNS]
+        values = [column.of(result, rung) for column in shown]
         row = [rung.key, rung.state.value, rung.is_kept, *values, why(rung, result.rungs)]
         writer.writerow(row)
     return out.getvalue()

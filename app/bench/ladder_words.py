@@ -95,9 +95,9 @@ def _continuous(rung: Rung, below: Rung) -> str:
 
 
 def _paged(rung: Rung, below: Rung) -> str:
-    if below.room is not None:
+    if _is_full(below, rung):
         now = "all users" if rung.room is None else f"{rung.room:,}"
-        room = counted(below.room, "request")
+        room = counted(below.room or 0, "request")
         return f"Contiguous allocation had room for {room}, paged for {now}."
     sizes = f": KV in use {_kv_used(rung, below)}" if rung.same is not None else ""
     return f"KV memory did not limit this load{sizes}."
@@ -117,9 +117,15 @@ def _weights(rung: Rung, below: Rung) -> str:
 
 
 def _kv(rung: Rung, below: Rung) -> str:
-    full = f"The KV cache was full with {counted(below.room, 'request')}." if below.room else ""
+    is_full = _is_full(below, rung)
+    full = f"The KV cache was full with {counted(below.room or 0, 'request')}." if is_full else ""
     used = f"KV in use {_kv_used(rung, below)}." if rung.same is not None else ""
     return " ".join(filter(None, (_bound(rung, below, "kv"), full, used)))
+
+
+def _is_full(below: Rung, rung: Rung) -> bool:
+    """Whether the KV cache of the rung below had no room for the users of this one."""
+    return below.room is not None and below.room <= rung.users
 
 
 def _kv_used(rung: Rung, below: Rung) -> str:
@@ -133,12 +139,16 @@ def _kv_used(rung: Rung, below: Rung) -> str:
 
 
 def _bound(rung: Rung, below: Rung, part: str) -> str:
-    """ "Below: memory-bound, weights 71 %", with the share that the rung makes smaller."""
+    """The share of a step that the rung makes smaller, and whether it explains the gain."""
     if below.split is None:
         return ""
     share = getattr(below.split.shares(), part)
     name = {"weights": "Weights", "kv": "KV"}[part]
-    return f"{name} took {percent_text(share)} of a step before ({verdict(below.split)})."
+    text = f"{name} took {percent_text(share)} of a step before ({verdict(below.split)})."
+    faster = (_of(rung, "output_tokens_per_s") or 0.0) / below.rate if below.rate else 1.0
+    if rung.same is None or faster <= (1 + CLEAR) / max(1 - share, 0.01):
+        return text
+    return f"{text} {factor_text(faster)} at the same load is more than that: new kernels or noise."
 
 
 def _drafts(rung: Rung, below: Rung) -> str:

@@ -19,7 +19,7 @@ class Objective(StrEnum):
     MEMORY = "memory"
 
     @property
-    def title(self) -> str:
+    def label(self) -> str:
         return {
             Objective.THROUGHPUT: "Throughput (lowest cost)",
             Objective.GOODPUT: "Goodput",

@@ -122,4 +122,5 @@ def rungs_of(config: EngineConfig, model: ModelInfo, choices: Choices) -> list[R
 
 def settings_of(rungs: Sequence[Rung]) -> list[str]:
     """Names of the settings that a ladder changes."""
-    return list(dict.fromkeys([*(name for r in rungs for name in r.changes), "max_num_seqs"]))
+    others = ("max_num_seqs", "kv_cache_memory_bytes")
+    return list(dict.fromkeys([*(name for rung in rungs for name in rung.changes), *others]))

@@ -237,7 +237,10 @@ class Application(QObject):
             self.views.make_page(Tab("Recordings", "recordings", self.recordings_panel)),
             ModelsPages(models, WelcomePage(in_use, estimate)),
             runs,
-            BenchPage(bridge, runs.book, (of_chats(store), of_calls(server.serving.calls))),
+            BenchPage(
+                bridge, runs.book, self.engine_settings,
+                (of_chats(store), of_calls(server.serving.calls)),
+            ),
             server,
         )
 

@@ -20,6 +20,7 @@ from engine.config import EngineConfig
 from engine.errors import ConfigError, ErrorInfo
 from engine.hardware.device_map import host_layers_of
 from engine.hardware.machine import machine_name
+from engine.hardware.peaks import Peaks
 from engine.sampling_params import SamplingParams
 from engine.snapshot import (
     BLOCK_FREE,
@@ -61,6 +62,7 @@ class Script:
     crashing_prompt: str = "crash please"
     has_notice: str = ""
     host_layers: int | None = None
+    peaks: Peaks | None = None  # the answer to MeasurePeaks; None: no answer
 
 
 @dataclass
@@ -149,6 +151,8 @@ class FakeEngineThread(threading.Thread):
                         self._publish()
             case m.Reconfigure(changes):
                 self._reconfigure(dict(changes))
+            case m.MeasurePeaks() if self.script.peaks is not None:
+                self.on_event(m.PeaksMeasured(self.script.peaks))
 
     def _load(self, config: EngineConfig) -> None:
         total = 16 * 2**20

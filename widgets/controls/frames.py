@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Sequence
 
 from PySide6.QtCore import QEvent, QSize, Qt
@@ -16,9 +17,9 @@ from widgets.theme.theme import SPACE_2, theme
 class FittedFrame(QFrame):
     """Calls `fit` when it was resized, and when its contents have another text or text size."""
 
+    @abstractmethod
     def fit(self) -> None:
         """Arrange the contents for the size of the frame."""
-        raise NotImplementedError
 
     def resizeEvent(self, event: QResizeEvent) -> None:
         super().resizeEvent(event)

@@ -16,6 +16,7 @@ from PySide6.QtGui import QColor, QKeyEvent, QMouseEvent, QPainter, QPen
 
 from engine.units import number
 from widgets.plot.axis import Range, labelled_ticks, range_for
+from widgets.plot.frame import Tick, number_ticks, paint_reading, paint_x_axis
 from widgets.plot.painted import NONE, PaintedPlot, paint_value_axis
 from widgets.plot.table import Cell, ValuesTable
 from widgets.theme.theme import SPACE_1, SPACE_2, SPACE_3, theme
@@ -181,26 +182,11 @@ class CurvePlot(PaintedPlot):
             self._paint_reading(painter, plot, self._xs[self.pointed_index])
 
     def _paint_x(self, painter: QPainter, plot: QRectF) -> None:
-        metrics, table = self.pen.metrics, theme()
-        painter.setPen(table.color("axis"))
-        painter.drawLine(plot.bottomLeft(), plot.bottomRight())
         if self._places:
-            ticks = [(float(i), text) for i, text in enumerate(self._places)]
+            ticks: Sequence[Tick] = [(float(i), text) for i, text in enumerate(self._places)]
         else:
-            low, high = self.x_range
-            distance = 2.0 * metrics.horizontalAdvance("00,000")
-            ticks = labelled_ticks(Range(low, high), plot.width(), distance)
-        painter.setPen(table.color("text_muted"))
-        last = -1e9
-        for x, text in ticks:
-            width = metrics.horizontalAdvance(text)
-            left = min(self.to_x(x) - width / 2, self.width() - width)
-            if left > last + SPACE_2:
-                painter.drawText(QPointF(left, plot.bottom() + SPACE_1 + metrics.ascent()), text)
-                last = left + width
-        width = metrics.horizontalAdvance(self._axes[0])
-        bottom = plot.bottom() + SPACE_1 + metrics.ascent() + metrics.height()
-        painter.drawText(QPointF(plot.center().x() - width / 2, bottom), self._axes[0])
+            ticks = number_ticks(self.pen, plot, self.x_range)
+        paint_x_axis(painter, self.pen, plot, ticks, self.to_x, self._axes[0])
 
     def _paint_legend(self, painter: QPainter) -> None:
         metrics, table = self.pen.metrics, theme()
@@ -230,7 +216,7 @@ class CurvePlot(PaintedPlot):
         painter.setBrush(Qt.BrushStyle.NoBrush)
 
     def _paint_reading(self, painter: QPainter, plot: QRectF, x: float) -> None:
-        table, metrics = theme(), self.pen.metrics
+        table = theme()
         at = self.to_x(x)
         painter.setPen(QPen(table.color("axis"), 1, Qt.PenStyle.DotLine))
         painter.drawLine(QPointF(at, plot.top()), QPointF(at, plot.bottom()))
@@ -238,13 +224,4 @@ class CurvePlot(PaintedPlot):
         for curve in self.curves:
             lines += [f"{curve.label} {number(y, 0 if y >= 100 else 1)}"
                       for px, y, _ in curve.points if px == x]  # fmt: skip
-        width = max(map(metrics.horizontalAdvance, lines)) + 2 * SPACE_2
-        box = QRectF(0, 0, width, len(lines) * self.line_height + 2 * SPACE_1)
-        box.moveTopLeft(QPointF(at + SPACE_2, plot.top() + SPACE_1))
-        if box.right() > self.width():
-            box.moveRight(at - SPACE_2)
-        painter.fillRect(box, table.color("raised"))
-        painter.setPen(table.color("text"))
-        for row, text in enumerate(lines):
-            y = box.top() + SPACE_1 + row * self.line_height + metrics.ascent()
-            painter.drawText(QPointF(box.left() + SPACE_2, y), text)
+        paint_reading(painter, self.pen, QPointF(at, plot.top()), lines, self.width())

@@ -12,7 +12,9 @@ import dataclasses
 import itertools
 import queue
 import threading
+import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any
 
 from PySide6.QtCore import QObject, Signal, SignalInstance
@@ -22,7 +24,14 @@ from app.bench.workload import text_of
 from app.link.bridge import EngineBridge, EngineState
 from engine import messages
 from engine.config import EngineConfig
-from engine.errors import ConfigError, ErrorInfo
+from engine.errors import (
+    ConfigError,
+    DraftModelError,
+    ErrorInfo,
+    InferdeckError,
+    UnsupportedModelError,
+)
+from engine.hardware.peaks import Peaks
 from engine.sampling_params import SamplingParams
 from engine.snapshot import EngineSnapshot, MemoryPlan, ModelInfo, StepRecord
 
@@ -30,6 +39,9 @@ PREFIX = "bench-"
 POLL_S = 0.1
 SNAPSHOT_S = 1.0
 """For the snapshot of the last steps."""
+PEAKS_S = 20.0
+"""For the peaks of the machine, which an idle engine measures."""
+_REFUSALS = {kind.__name__ for kind in (ConfigError, DraftModelError, UnsupportedModelError)}
 Arrived = messages.OutputEvent | ErrorInfo
 
 
@@ -38,6 +50,7 @@ class WindowEngine(QObject):
     SweepCancelledError once `cancel` was called or the engine is gone, which `problem` explains."""
 
     _wants = Signal(object)
+    _wants_peaks = Signal()
 
     def __init__(self, bridge: EngineBridge, parent: QObject) -> None:
         super().__init__(parent)
@@ -50,6 +63,7 @@ class WindowEngine(QObject):
         self._is_over = threading.Event()
         self._arrived: queue.SimpleQueue[Arrived] = queue.SimpleQueue()
         self._answers: queue.SimpleQueue[EngineConfig | ErrorInfo] = queue.SimpleQueue()
+        self._peaks: queue.SimpleQueue[Peaks | None] = queue.SimpleQueue()
         self._in_flight: set[str] = set()
         self._numbers = itertools.count(1)
         self._lock = threading.Condition()
@@ -61,10 +75,12 @@ class WindowEngine(QObject):
             (bridge.reconfigured, self._on_reconfigured), (bridge.snapshot, self._on_snapshot),
             (bridge.reconfigure_failed, self._on_not_reconfigured),
             (bridge.state_changed, self._on_state),
+            (bridge.peaks_measured, lambda event: self._peaks.put(event.peaks)),
         )  # fmt: skip
         for signal, slot in self._pairs:
             signal.connect(slot)
         self._wants.connect(lambda changes: bridge.reconfigure(**changes))
+        self._wants_peaks.connect(bridge.measure_peaks)
 
     # GUI thread ---------------------------------------------------------------------------------
 
@@ -87,6 +103,7 @@ class WindowEngine(QObject):
 
     def _on_reconfigured(self, event: messages.Reconfigured) -> None:
         self.config = event.config
+        self.model_info, self.plan = event.model or self.model_info, event.plan or self.plan
         self._answers.put(event.config)
 
     def _on_not_reconfigured(self, event: messages.ReconfigureFailed) -> None:
@@ -155,9 +172,11 @@ class WindowEngine(QObject):
         return latest is not None and (bool(self._in_flight) or latest.time >= self._finished_at)
 
     def reconfigure(self, **changes: Any) -> None:
-        """Apply settings and wait. Raises ConfigError where that fails."""
+        """Apply settings and wait. Raises ConfigError for settings that the model cannot take,
+        InferdeckError where applying them fails."""
         self._check()
-        if all(getattr(self.config, name) == value for name, value in changes.items()):
+        changes = {n: value for n, value in changes.items() if getattr(self.config, n) != value}
+        if not changes:
             return
         while not self._answers.empty():
             self._answers.get()
@@ -169,8 +188,25 @@ class WindowEngine(QObject):
             except queue.Empty:
                 continue
             if isinstance(answer, ErrorInfo):
-                raise ConfigError(answer.cause, answer.remedy)
+                kind = ConfigError if answer.kind in _REFUSALS else InferdeckError
+                raise kind(answer.cause, answer.remedy)
             return
+
+    def peaks(self) -> Peaks | None:
+        """Measure the machine's peaks and wait; None where that is not possible."""
+        while not self._peaks.empty():
+            self._peaks.get()
+        self._wants_peaks.emit()
+        deadline = time.monotonic() + PEAKS_S
+        while time.monotonic() < deadline:
+            self._check()
+            with suppress(queue.Empty):
+                return self._peaks.get(timeout=POLL_S)
+        return None
+
+    def is_over(self) -> bool:
+        """Whether it was cancelled, or the engine is gone."""
+        return self._is_over.is_set()
 
     def _check(self) -> None:
         if self._is_over.is_set():

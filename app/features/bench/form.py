@@ -1,35 +1,41 @@
-"""Choices of a sweep: workload, arrivals, axes, repetitions, goals; Run and Cancel."""
+"""Choices of the Bench page: sweep, search or ladder; workload, arrivals, goals; Run and Cancel."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from dataclasses import replace
+from enum import StrEnum
 from pathlib import Path
 
 from PySide6.QtCore import Signal
 from PySide6.QtWidgets import (
     QBoxLayout,
     QDoubleSpinBox,
-    QFileDialog,
     QHBoxLayout,
-    QLineEdit,
     QProgressBar,
     QSpinBox,
+    QTabBar,
     QWidget,
 )
 
-from app.bench.axes import parse_axes
 from app.bench.goals import PERCENTILES, Goals
 from app.bench.load import Pace
 from app.bench.record import AXES
-from app.bench.workload import Workload, of_prompts, preset, preset_names
-from app.features.bench.controller import BenchPlan
+from app.bench.workload import Workload
+from app.features.bench.jobs import BenchPlan
+from app.features.bench.modes import (
+    TUNED,
+    LadderFields,
+    TuneFields,
+    axes_of,
+    axis_row,
+    settings_names,
+)
 from app.features.bench.prompts import Source
+from app.features.bench.workload_box import WorkloadBox
 from app.features.tune.load_plan import why_not
 from app.link.bridge import EngineBridge
-from engine.config import SETTINGS
-from engine.errors import ErrorInfo, InferdeckError, describe
-from engine.evaluate.task import PROMPT_LINES
-from engine.units import setting_text
+from engine.errors import ErrorInfo, InferdeckError
 from widgets.controls.combo import ElidedCombo
 from widgets.controls.frames import FittedFrame
 from widgets.controls.layouts import STRETCH, button, dressed, hbox, label, vbox, wrapped
@@ -37,36 +43,45 @@ from widgets.controls.lines import ElidedLine
 from widgets.theme.fonts import scaled
 from widgets.theme.theme import SPACE_2, SPACE_3, SPACE_4
 
-FROM_FILE = "Prompt file…"
-FILES = "Prompt files (*.jsonl *.ndjson *.csv *.txt);;All files (*)"
-VALUES = {"concurrency": "1, 2, 4, 8", "request_rate": "0.5, 1, 2, 4"}
 LIMITS = (("ttft", "TTFT"), ("itl", "ITL"), ("e2el", "E2E"))
 NO_GOAL = "none"
-Choice = tuple[Workload, str]
+
+
+class Mode(StrEnum):
+    SWEEP = "Sweep"
+    TUNE = "Tune"
+    LADDER = "Ladder"
+
+    @property
+    def tip(self) -> str:
+        return {
+            Mode.SWEEP: "Measure every value of one or two settings or loads",
+            Mode.TUNE: "Search for the settings that are best under the goals",
+            Mode.LADDER: "Measure what each serving technique gains, one after the other",
+        }[self]
 
 
 class BenchForm(FittedFrame):
-    """`run_wanted(BenchPlan)`, `cancel_wanted`, `goals_changed(Goals)`."""
+    """`run_wanted(BenchPlan)`, `cancel_wanted`, `goals_changed(Goals)`, `mode_changed(Mode)`."""
 
     run_wanted = Signal(object)
     cancel_wanted = Signal()
     goals_changed = Signal(object)
+    mode_changed = Signal(object)
 
     def __init__(self, bridge: EngineBridge, sources: Sequence[Source], parent: QWidget) -> None:
         """sources: of prompts, beside presets and files."""
         super().__init__(parent)
         self.setProperty("panel", True)
         self._bridge = bridge
-        self._sources = {source.title: source for source in sources}
         self._rows: list[tuple[QHBoxLayout, tuple[QHBoxLayout, ...]]] = []
-        self._choices: list[Choice] = [
-            (work, variant)
-            for work in map(preset, preset_names()) for variant in work.variants
-        ]  # fmt: skip
+        self.workload = WorkloadBox(sources)
+        self.workload.chosen.connect(self._on_prompts)
+        self.workload.failed.connect(self._show_error)
         self._make_load()
-        self._make_sweep()
+        self._make_modes()
         self._make_goals()
-        self.run = button("Run", self.press_run, "Measure every point", "primary")
+        self.run = button("Run", self.press_run, kind="primary")
         self.cancel = button("Cancel", self.cancel_wanted.emit, "Keep what is measured")
         self.bar = dressed(QProgressBar(maximum=1000, textVisible=False), "Progress")
         self.bar.setMaximumWidth(scaled(160))
@@ -74,20 +89,14 @@ class BenchForm(FittedFrame):
         self._arrange()
         self._on_pacing()
         self._show_error(None)
+        self._on_mode()
         self.show_state(False, "", 0.0, None)
 
     def _make_load(self) -> None:
-        self.workload = dressed(ElidedCombo(), "Workload")
-        for work, variant in self._choices:
-            more = f", {variant} prompts" if len(work.variants) > 1 else ""
-            self.workload.addItem(f"{work.title}{more}")
-        for title in (*self._sources, FROM_FILE):
-            self.workload.addItem(title)
-        self.workload.setToolTip(PROMPT_LINES)
-        self.workload.setMinimumContentsLength(16)
-        names = [f"{work.name}" for work, _ in self._choices]
-        self.workload.setCurrentIndex(names.index("query-rewrite"))
-        self.workload.activated.connect(self._on_workload)
+        self.requests = dressed(
+            QSpinBox(minimum=1, maximum=100_000, value=16), "Requests",
+            "Requests of each run; at least two for each concurrent one",
+        )  # fmt: skip
         self.pacing = dressed(ElidedCombo(), "Arrivals")
         for text in ("concurrent", "Poisson", "bursty"):
             self.pacing.addItem(text)
@@ -101,31 +110,31 @@ class BenchForm(FittedFrame):
             "Shape of the gamma distribution of arrival intervals: 1 is Poisson, less has bursts",
         )  # fmt: skip
 
-    def _make_sweep(self) -> None:
-        names = [*AXES, *(name for name in SETTINGS if name != "model")]
-        self.axes: list[tuple[ElidedCombo, QLineEdit]] = []
-        for place, title in enumerate(("Sweep", "Second sweep")):
-            box = dressed(ElidedCombo(), title)
-            if place:
-                box.addItem("no second sweep", "")
-            for name in names:
-                text = AXES.get(name) or f"{SETTINGS[name].label} ({SETTINGS[name].change.value})"
-                box.addItem(text, name)
-            box.setMinimumContentsLength(14)
-            line = dressed(QLineEdit(), f"{title}: values", "Values, separated by commas")
-            line.setMinimumWidth(scaled(110))
-            box.currentIndexChanged.connect(lambda _, place=place: self._suggest(place))
-            self.axes.append((box, line))
-            self._suggest(place)
+    def _make_modes(self) -> None:
+        self.tabs = dressed(QTabBar(), "Kind of run")
+        self.tabs.setExpanding(False)
+        self.tabs.setDrawBase(False)
+        for place, mode in enumerate(Mode):
+            self.tabs.addTab(mode.value)
+            self.tabs.setTabToolTip(place, mode.tip)
+        names = settings_names()
+        none = "no second sweep"
+        self.axes = [axis_row("Sweep", [*AXES, *names]),
+                     axis_row("Second sweep", [*AXES, *names], none)]  # fmt: skip
+        self.varied = [axis_row(f"Setting {n}", names, "no other setting") for n in range(1, 5)]
+        for row, name in zip(self.varied, TUNED, strict=True):
+            row.box.setCurrentIndex(row.box.findData(name))
+        for row in (*self.axes, *self.varied):
+            row.box.currentIndexChanged.connect(
+                lambda _, row=row: row.suggest(self._bridge.config)
+            )
+            row.suggest(self._bridge.config)
+        self.tune, self.ladder = TuneFields(), LadderFields()
         self.rounds = dressed(
             QSpinBox(minimum=1, maximum=30, value=3), "Repetitions",
             "Runs of each point; several give a 95 % interval",
         )  # fmt: skip
         self.warmups = dressed(QSpinBox(maximum=100, value=1), "Warm-up requests")
-        self.requests = dressed(
-            QSpinBox(minimum=1, maximum=100_000, value=16), "Requests",
-            "Requests of each run; at least two for each concurrent one",
-        )  # fmt: skip
 
     def _make_goals(self) -> None:
         self.limits: dict[str, QDoubleSpinBox] = {}
@@ -144,30 +153,41 @@ class BenchForm(FittedFrame):
         )
 
     def _arrange(self) -> None:
+        self._arrivals = QWidget()
+        hbox(label("Arrivals", "muted"), self.pacing, self.concurrency, self.rate,
+             self.burstiness, of=self._arrivals)  # fmt: skip
         load = self._row(
             hbox(label("Workload", "muted"), (self.workload, 1), label("Requests", "muted"),
                  self.requests),
-            hbox(label("Arrivals", "muted"), self.pacing, self.concurrency, self.rate,
-                 self.burstiness, STRETCH, self.run, self.cancel),
+            hbox(self._arrivals, STRETCH, label("Warm-up", "muted"), self.warmups),
         )  # fmt: skip
         (first, some), (second, others) = self.axes
-        sweep = self._row(
-            hbox(label("Sweep", "muted"), first, (some, 1), label("×", "muted"), second,
-                 (others, 1)),
-            hbox(label("Repetitions", "muted"), self.rounds, label("Warm-up", "muted"),
-                 self.warmups, STRETCH),
+        repeat = hbox(label("Repetitions", "muted"), self.rounds, STRETCH)
+        sweep = self._panel(
+            (hbox(label("Sweep", "muted"), first, (some, 1), label("×", "muted"), second,
+                  (others, 1)), repeat),
         )  # fmt: skip
+        pairs = [hbox(row.box, (row.line, 1)) for row in self.varied]
+        vary = hbox(label("Vary", "muted"), (pairs[0], 1))
+        tune = self._panel((vary, pairs[1]), (pairs[2], pairs[3], self.tune.row))
+        ladder = self._panel((self.ladder.row, self.ladder.cost_row))
+        self._panels = dict(zip(Mode, (sweep, tune, ladder), strict=True))
         goals: list[QWidget] = [label("Goals", "muted")]
         for name, title in LIMITS:
             goals += [label(f"{title} ≤"), self.limits[name]]
-        last = self._row(
-            hbox(*goals, label("at", "muted"), self.percentile), hbox(self.bar, (self.status, 1))
-        )
-        margins = (SPACE_3, SPACE_3, SPACE_3, SPACE_3)
-        vbox(load, sweep, last, self.error, of=self, margins=margins)
+        last = hbox(*goals, label("at", "muted"), self.percentile, STRETCH)
+        head = hbox(self.tabs, (self.status, 1), self.bar, self.run, self.cancel)
+        margins = (SPACE_3, SPACE_2, SPACE_3, SPACE_3)
+        vbox(head, load, *self._panels.values(), last, self.error, of=self, margins=margins)
+        self.tabs.currentChanged.connect(self._on_mode)
+
+    def _panel(self, *rows: tuple[QHBoxLayout, ...]) -> QWidget:
+        panel = QWidget()
+        vbox(*(self._row(*parts) for parts in rows), of=panel)
+        return panel
 
     def _row(self, *parts: QHBoxLayout) -> QHBoxLayout:
-        row = hbox(*parts, spacing=SPACE_4)
+        row = hbox(*((part, 1) for part in parts), spacing=SPACE_4)
         self._rows.append((row, parts))
         return row
 
@@ -175,11 +195,18 @@ class BenchForm(FittedFrame):
         """The parts of a row are below each other where they would be cut side by side."""
         room, directions = self.contentsRect().width() - 2 * SPACE_3, QBoxLayout.Direction
         for row, parts in self._rows:
-            fits = sum(part.minimumSize().width() for part in parts) + SPACE_4 <= room
-            row.setDirection(directions.LeftToRight if fits else directions.TopToBottom)
-            row.setSpacing(SPACE_4 if fits else SPACE_2)
+            least = sum(part.minimumSize().width() for part in parts) + SPACE_4 * (len(parts) - 1)
+            row.setDirection(directions.LeftToRight if least <= room else directions.TopToBottom)
+            row.setSpacing(SPACE_4 if least <= room else SPACE_2)
 
     # Choices ------------------------------------------------------------------------------------
+
+    @property
+    def mode(self) -> Mode:
+        return list(Mode)[self.tabs.currentIndex()]
+
+    def choose(self, mode: Mode) -> None:
+        self.tabs.setCurrentIndex(list(Mode).index(mode))
 
     @property
     def goals(self) -> Goals:
@@ -194,17 +221,19 @@ class BenchForm(FittedFrame):
 
     def plan(self) -> BenchPlan:
         """Raises ConfigError for values that are none of the swept setting."""
-        texts = [f"{box.currentData()}={line.text()}" for box, line in self.axes
-                 if box.currentData()]  # fmt: skip
-        axes = parse_axes(texts)
-        kind = self.pacing.currentIndex()
+        kind, mode = self.pacing.currentIndex(), self.mode
         pace = Pace(self.concurrency.value()) if not kind else Pace(
             None, self.rate.value(), self.burstiness.value() if kind == 2 else 1.0
         )  # fmt: skip
-        work, variant = self._choices[self.workload.currentIndex()]
-        fields = {name: getattr(work, name) for name in work.__slots__}
-        work = Workload(**{**fields, "num_requests": self.requests.value()})
-        return BenchPlan(work, variant, axes, pace, self.rounds.value(), self.warmups.value())
+        work, variant = self.workload.choice
+        work = replace(work, num_requests=self.requests.value())
+        rounds, warmups = self.rounds.value(), self.warmups.value()
+        if mode is Mode.LADDER:
+            return BenchPlan(work, variant, (), Pace(), 1, warmups, ladder=self.ladder.choice)
+        if mode is Mode.TUNE:
+            axes = axes_of(self.varied)
+            return BenchPlan(work, variant, axes, pace, 1, warmups, tune=self.tune.choice)
+        return BenchPlan(work, variant, axes_of(self.axes), pace, rounds, warmups)
 
     def press_run(self) -> None:
         try:
@@ -223,35 +252,11 @@ class BenchForm(FittedFrame):
 
     def open_file(self, file: Path) -> None:
         """Offer and choose the prompts of a file; an unreadable one is an error here."""
-        self._offer(lambda: of_prompts(file))
+        self.workload.open_file(file)
 
-    def _offer(self, read: Callable[[], Workload]) -> None:
-        """Choose what `read` returns; for what it raises, the first workload."""
-        try:
-            work = read()
-        except (InferdeckError, OSError) as error:
-            self._show_error(describe(error))
-            self.workload.setCurrentIndex(0)
-            return
+    def _on_prompts(self, work: Workload) -> None:
         self._show_error(None)
-        place = len(self._choices)
-        self._choices.append((work, next(iter(work.variants))))
-        self.workload.insertItem(place, f"{work.title} ({work.prompts_text})")
-        self.workload.setCurrentIndex(place)
         self.requests.setValue(work.num_requests)
-
-    def _on_workload(self, row: int) -> None:
-        if row < len(self._choices):
-            return
-        source = self._sources.get(self.workload.itemText(row))
-        if source is not None:
-            self._offer(source.read)
-            return
-        file, _ = QFileDialog.getOpenFileName(self, "Prompt file", "", FILES)
-        if file:
-            self.open_file(Path(file))
-        else:
-            self.workload.setCurrentIndex(0)
 
     def _on_pacing(self) -> None:
         kind = self.pacing.currentIndex()
@@ -259,29 +264,14 @@ class BenchForm(FittedFrame):
         self.rate.setVisible(kind > 0)
         self.burstiness.setVisible(kind == 2)
 
-    def _suggest(self, place: int) -> None:
-        """Usual values of a chosen axis."""
-        box, line = self.axes[place]
-        name, config = box.currentData(), self._bridge.config
-        line.setVisible(bool(name))
-        if not name:
-            return
-        if name in VALUES:
-            line.setText(VALUES[name])
-            return
-        setting = SETTINGS[name]
-        value = getattr(config, name) if config is not None else setting.default
-        if setting.choices:
-            line.setText(", ".join(setting.choices))
-        elif setting.type is bool:
-            line.setText("on, off")
-        elif setting.type is int and value:
-            most = setting.maximum or float("inf")
-            some = {max(1, value // 4), max(1, value // 2), value, min(2 * value, int(most))} \
-                if most != float("inf") else {max(1, value // 4), max(1, value // 2), value}
-            line.setText(", ".join(map(str, sorted(some))))
-        else:
-            line.setText("" if value is None else setting_text(value))
+    def _on_mode(self) -> None:
+        mode = self.mode
+        for one, panel in self._panels.items():
+            panel.setVisible(one is mode)
+        self._arrivals.setVisible(mode is not Mode.LADDER)  # which searches the concurrency
+        self.ladder.offer(self._bridge.config)
+        self.fit()
+        self.mode_changed.emit(mode)
 
     # State --------------------------------------------------------------------------------------
 
@@ -289,9 +279,10 @@ class BenchForm(FittedFrame):
         self, is_running: bool, text: str, share: float, problem: ErrorInfo | None
     ) -> None:
         ready = self._bridge.is_ready
+        self.tabs.setEnabled(not is_running)
         self.run.setVisible(not is_running)
         self.run.setEnabled(ready)
-        self.run.setToolTip("Measure every point" if ready else "Open a model to measure it")
+        self.run.setToolTip(self.mode.tip if ready else "Open a model to measure it")
         self.cancel.setVisible(is_running)
         self.bar.setVisible(is_running)
         self.bar.setValue(round(1000 * share))

@@ -1,13 +1,14 @@
 """The Bench page.
 
     +-----------------------------------------------------------+
-    | workload, arrivals, sweep, repetitions          Run       |
+    | Sweep Tune Ladder                                Run      |
+    | workload, arrivals; settings to sweep, to vary, to add    |
     | goals                                                     |
     | answer: which point is the fastest under the goals        |
     +-----------------------------+-----------------------------+
     | a row for each point        | curves, with the goal       |
     +-----------------------------+-----------------------------+
-    | compare with an earlier run                     Export    |
+    | compare with an earlier run           Apply Copy Export   |
     +-----------------------------------------------------------+
 
 Its view is built when the page is first shown.
@@ -15,27 +16,34 @@ Its view is built when the page is first shown.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property, partial
 from pathlib import Path
+from typing import Any
 
 from PySide6.QtCore import Signal
 from PySide6.QtGui import QShowEvent
-from PySide6.QtWidgets import QFileDialog, QWidget
+from PySide6.QtWidgets import QFileDialog, QStackedWidget, QWidget
 
 from app.bench.export import SUFFIXES
-from app.bench.record import BenchResult, export, from_run
+from app.bench.ladder_record import LadderResult
+from app.bench.ladder_record import export as export_ladder
+from app.bench.ranking import Objective
+from app.bench.record import axis_title, export, from_run, value_words
 from app.features.bench.controller import BenchController
-from app.features.bench.form import BenchForm
+from app.features.bench.form import BenchForm, Mode
+from app.features.bench.jobs import BenchPlan, Result
+from app.features.bench.ladder_view import LadderView
 from app.features.bench.prompts import Source
-from app.features.bench.results import ResultsView
+from app.features.bench.results import LATENCY, MEMORY, ResultsView
 from app.features.runs.book import Content, RunBook, with_suffix
+from app.features.tune.engine_settings import EngineSettingsPanel
 from app.link.bridge import EngineBridge
 from app.link.tasks import run_task
 from app.storage.run_records import Kind, RunRecord, State
 from app.window.commands import Command
 from engine.errors import ErrorInfo
-from widgets.controls.layouts import vbox
+from widgets.controls.layouts import stack, vbox
 
 NO_RUN = "No earlier run"
 
@@ -47,10 +55,12 @@ class BenchPage(QWidget):
     wants_front = Signal()
 
     def __init__(
-        self, bridge: EngineBridge, book: RunBook, sources: Sequence[Source] = ()
-    ) -> None:
-        """sources: the user's own prompts."""
+        self, bridge: EngineBridge, book: RunBook, settings: EngineSettingsPanel,
+        sources: Sequence[Source] = (),
+    ) -> None:  # fmt: skip
+        """settings: applies those of a trial, with undo. sources: the user's own prompts."""
         super().__init__()
+        self._settings = settings
         self._bridge, self._book, self._sources = bridge, book, sources
         self.bench = BenchController(bridge, book.keep, self)
         self.bench.changed.connect(self._on_changed)
@@ -59,12 +69,21 @@ class BenchPage(QWidget):
 
     def commands(self) -> list[Command]:
         return [
-            Command("bench.run", "Run sweep", self._run, "Tune", section="bench",
-                    is_enabled=lambda: self._bridge.is_ready and not self.bench.is_running,
+            Command("bench.run", "Run sweep", partial(self._run, Mode.SWEEP), "Tune",
+                    section="bench", is_enabled=self._may_run,
                     keywords="benchmark batch limit ITL TTFT goodput"),
-            Command("bench.cancel", "Cancel sweep", self.bench.cancel, "Tune", section="bench",
+            Command("bench.tune", "Search for the best settings", partial(self._run, Mode.TUNE),
+                    "Tune", section="bench", is_enabled=self._may_run,
+                    keywords="tune optimize goodput memory cost pareto"),
+            Command("bench.ladder", "Run ladder", partial(self._run, Mode.LADDER), "Tune",
+                    section="bench", is_enabled=self._may_run,
+                    keywords="naive continuous paged prefix quantized speculation waterfall"),
+            Command("bench.cancel", "Cancel run", self.bench.cancel, "Tune", section="bench",
                     is_enabled=lambda: self.bench.is_running),
         ]  # fmt: skip
+
+    def _may_run(self) -> bool:
+        return self._bridge.is_ready and not self.bench.is_running
 
     def close_down(self, timeout_s: float) -> None:
         self.bench.close_down(timeout_s)
@@ -74,9 +93,10 @@ class BenchPage(QWidget):
     @cached_property
     def form(self) -> BenchForm:
         form = BenchForm(self._bridge, self._sources, self)
-        form.run_wanted.connect(self.bench.start)
+        form.run_wanted.connect(self._start)
         form.cancel_wanted.connect(self.bench.cancel)
         form.goals_changed.connect(self.bench.set_goals)
+        form.mode_changed.connect(self._on_mode)
         self._bridge.state_changed.connect(lambda state: self._on_changed())
         return form
 
@@ -86,20 +106,59 @@ class BenchPage(QWidget):
         results.goals_moved.connect(self.form.set_goals)
         results.export_wanted.connect(self._ask_export)
         results.earlier.activated.connect(self._load_earlier)
+        results.apply_wanted.connect(self._apply)
+        results.undo_wanted.connect(self._undo)
+        results.copy_wanted.connect(self._settings.show_command)
         self._book.changed.connect(self._fill_earlier)
         return results
+
+    @cached_property
+    def ladder(self) -> LadderView:
+        view = LadderView()
+        view.apply_wanted.connect(self._apply)
+        view.copy_wanted.connect(self._settings.show_command)
+        view.export_wanted.connect(self._ask_export)
+        return view
+
+    @cached_property
+    def views(self) -> QStackedWidget:
+        return stack(self.results, self.ladder)
 
     def showEvent(self, event: QShowEvent) -> None:
         super().showEvent(event)
         if not self._layout.count():
             self._layout.addWidget(self.form)
-            self._layout.addWidget(self.results, 1)
+            self._layout.addWidget(self.views, 1)
             self._book.reload()
         self._on_changed()
 
-    def _run(self) -> None:
+    def _run(self, mode: Mode) -> None:
         self.wants_front.emit()
+        self.form.choose(mode)
         self.form.press_run()
+
+    def _start(self, plan: BenchPlan) -> None:
+        if plan.tune is not None:
+            is_memory = plan.tune.objective is Objective.MEMORY
+            self.results.show_kind(MEMORY if is_memory else LATENCY)
+        self.results.show_applied("", can_undo=False)
+        self.bench.start(plan)
+
+    def _on_mode(self, mode: Mode) -> None:
+        self.views.setCurrentWidget(self.ladder if mode is Mode.LADDER else self.results)
+
+    def _apply(self, settings: Mapping[str, Any]) -> None:
+        """As one step that can be undone."""
+        if self.bench.is_running:
+            self.results.show_applied("Settings can be applied after the run.", can_undo=False)
+        elif settings and self._settings.commands.may_change:
+            self._settings.commands.change(settings)
+            words = ", ".join(f"{axis_title(n)} {value_words(n, v)}" for n, v in settings.items())
+            self.results.show_applied(f"Applied: {words}.", can_undo=True)
+
+    def _undo(self) -> None:
+        self._settings.commands.undo()
+        self.results.show_applied("", can_undo=False)
 
     def _on_changed(self) -> None:
         self.commands_changed.emit()
@@ -112,6 +171,7 @@ class BenchPage(QWidget):
             text, share = str(progress), progress.share
         self.form.show_state(bench.is_running, text, share, bench.problem)
         self.results.show_result(bench.result)
+        self.ladder.show_result(bench.ladder)
 
     # Runs ---------------------------------------------------------------------------------------
 
@@ -138,20 +198,21 @@ class BenchPage(QWidget):
             self.form.set_goals(result.goals)
         self.results.show_earlier(result)
 
-    def _ask_export(self, result: BenchResult) -> None:
+    def _ask_export(self, result: Result) -> None:
         suffixes = {**SUFFIXES, ".png": "PNG image"}
         kinds = ";;".join(f"{title} (*{suffix})" for suffix, title in suffixes.items())
-        file, kind = QFileDialog.getSaveFileName(self, "Export", "sweep.html", kinds)
+        file, kind = QFileDialog.getSaveFileName(self, "Export", "bench.html", kinds)
         if file:
             self.export(result, with_suffix(Path(file), kind, suffixes))
 
-    def export(self, result: BenchResult, file: Path) -> None:
+    def export(self, result: Result, file: Path) -> None:
         """PNG: table and chart as they are shown."""
         done = lambda _: self._book.tell(f"Exported to {file}.")
         if file.suffix.lower() == ".png":
-            picture = self.results.grab().toImage()
+            view = self.ladder if isinstance(result, LadderResult) else self.results
+            picture = view.grab().toImage()
             run_task(self, partial(picture.save, str(file)), done, self._book.say)
+        elif isinstance(result, LadderResult):
+            run_task(self, partial(export_ladder, result, file), done, self._book.say)
         else:
             run_task(self, partial(export, result, file), done, self._book.say)
-
-

@@ -6,22 +6,27 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from PySide6.QtCore import QModelIndex, QSignalBlocker, Qt, Signal
+from PySide6.QtCore import QSignalBlocker, Qt, Signal
 from PySide6.QtGui import QFont, QResizeEvent
-from PySide6.QtWidgets import QFrame, QHeaderView, QSplitter, QTableView, QWidget
+from PySide6.QtWidgets import QFrame, QSplitter, QWidget
 
+from app.bench.goals import NAMES
 from app.bench.record import BenchResult, answer, axis_title, cells, figure_of, heads
-from app.bench.sweep import CURVE, Point
+from app.bench.sweep import CURVE, LOADS, Point
+from app.features.bench.figure_table import FigureRow, FigureTable
+from app.features.bench.trials import dots_of, goal_shown, latency_of, memory_mib
 from engine.units import setting_text
 from widgets.controls.combo import ElidedCombo
-from widgets.controls.layouts import STRETCH, button, dressed, hbox, label, vbox, wrapped
-from widgets.controls.tables import Index, RowTable, SmallFigures, dress_table
+from widgets.controls.layouts import STRETCH, button, dressed, hbox, label, stack, vbox, wrapped
+from widgets.controls.lines import ElidedLine
 from widgets.plot.curve_plot import Curve, CurvePlot
+from widgets.plot.pareto_plot import ParetoPlot
 from widgets.theme.fonts import scaled
-from widgets.theme.theme import SPACE_3, theme, ui_font
+from widgets.theme.theme import SPACE_3, ui_font
 
 CHARTS = (("itl", "ITL"), ("ttft", "TTFT"), ("e2el", "E2E"))
 AGAINST, PERCENTILES, TIMELINE = "throughput", "percentiles", "timeline"
+LATENCY, MEMORY = "pareto latency", "pareto memory"
 LEAST_STACKED = 420
 _KEYS = {"itl": "itl_ms", "ttft": "ttft_ms", "e2el": "e2e_ms"}
 EMPTY = (
@@ -30,44 +35,15 @@ EMPTY = (
 )
 
 
-class PointTable(RowTable[tuple[Point, list[str], str]]):
-    """Rows of points: their cells, and "best", "failed" or ""."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.headings: list[str] = []
-
-    def columnCount(self, parent: Index = QModelIndex()) -> int:  # noqa: B008 - Qt's signature
-        return 0 if parent.isValid() else len(self.headings)
-
-    def headerData(
-        self, section: int, orientation: Qt.Orientation, role: int = Qt.ItemDataRole.DisplayRole
-    ) -> Any:
-        if orientation is Qt.Orientation.Horizontal and role == Qt.ItemDataRole.DisplayRole:
-            return self.headings[section]
-        return None
-
-    def data(self, index: Index, role: int = Qt.ItemDataRole.DisplayRole) -> Any:
-        row = self.row_at(index.row())
-        if row is None:
-            return None
-        point, texts, tone = row
-        if role == Qt.ItemDataRole.DisplayRole:
-            return texts[index.column()]
-        if role == Qt.ItemDataRole.TextAlignmentRole:
-            return Qt.AlignmentFlag.AlignRight | Qt.AlignmentFlag.AlignVCenter
-        if role == Qt.ItemDataRole.ForegroundRole and tone:
-            return theme().color({"best": "success", "failed": "danger"}.get(tone, "text_muted"))
-        if role == Qt.ItemDataRole.ToolTipRole:
-            return point.error or None
-        return None
-
-
 class ResultsView(QFrame):
-    """`goals_moved(Goals)`: a line was dragged; `export_wanted(BenchResult)`."""
+    """`goals_moved(Goals)`: a line was dragged; `export_wanted(BenchResult)`; `apply_wanted(dict)`:
+    settings of a point; `undo_wanted`; `copy_wanted(dict)`: as command lines of other servers."""
 
     goals_moved = Signal(object)
     export_wanted = Signal(object)
+    apply_wanted = Signal(object)
+    undo_wanted = Signal()
+    copy_wanted = Signal(object)
 
     def __init__(self) -> None:
         super().__init__()
@@ -76,35 +52,43 @@ class ResultsView(QFrame):
         self._other: BenchResult | None = None
         self.answer = wrapped("", EMPTY)
         self.answer.setFont(ui_font("body", QFont.Weight.DemiBold))
-        self.table, self.model = QTableView(), PointTable()
-        self.table.setModel(self.model)
-        dress_table(self.table, "Points of the sweep")
-        SmallFigures(self.table)
-        header = self.table.horizontalHeader()
-        header.setSectionResizeMode(QHeaderView.ResizeMode.ResizeToContents)
-        header.setDefaultAlignment(Qt.AlignmentFlag.AlignRight | Qt.AlignmentFlag.AlignVCenter)
-        self.table.selectionModel().selectionChanged.connect(lambda: self._draw())
+        self.table: FigureTable[Point] = FigureTable("Points")
+        self.model = self.table.figures
+        self.table.picked.connect(self._draw)
         self.kind = dressed(ElidedCombo(), "Chart")
         for name, title in CHARTS:
             self.kind.addItem(f"{title} at each point", name)
         self.kind.addItem("Throughput against ITL", AGAINST)
+        self.kind.addItem("Pareto front: latency", LATENCY)
+        self.kind.addItem("Pareto front: memory", MEMORY)
         self.kind.addItem("ITL percentiles", PERCENTILES)
         self.kind.addItem("Request timeline", TIMELINE)
         self.kind.currentIndexChanged.connect(lambda _: self._draw())
         self.plot = CurvePlot("Curves of the sweep")
         self.plot.goal_moved.connect(self._on_goal)
+        self.pareto = ParetoPlot("Pareto front")
+        self.pareto.chosen.connect(self._on_dot)
+        self._dotted: list[Point] = []
+        self._plots = stack(self.plot, self.pareto)
         self.earlier = dressed(ElidedCombo(), "Compare with an earlier run")
         self.earlier.setMinimumContentsLength(20)
         self.export = button("Export…", lambda: self.export_wanted.emit(self.result),
                              "HTML page, JSON, CSV or PNG")  # fmt: skip
         right = QWidget()
-        vbox(hbox(self.kind, STRETCH), (self.plot, 1), of=right)
+        vbox(hbox(self.kind, STRETCH), (self._plots, 1), of=right)
         split = self._split = QSplitter(Qt.Orientation.Vertical, childrenCollapsible=False)
         split.addWidget(self.table)
         split.addWidget(right)
         split.setStretchFactor(0, 2)
         split.setStretchFactor(1, 3)
-        foot = hbox(label("Compare with", "muted"), self.earlier, STRETCH, self.export)
+        self.apply = button("Apply", lambda: self._apply(self.chosen),
+                            "Apply the settings of the selected point to the engine")  # fmt: skip
+        self.undo = button("Undo", self.undo_wanted.emit, "Return to the settings before")
+        self.copy = button("Copy as…", lambda: self.copy_wanted.emit(self._settings(self.chosen)),
+                           "Command lines for vLLM, SGLang and TensorRT-LLM")  # fmt: skip
+        self.applied = ElidedLine("text_muted")
+        foot = hbox(label("Compare with", "muted"), self.earlier, (self.applied, 1), self.undo,
+                    self.apply, self.copy, self.export)  # fmt: skip
         margins = (SPACE_3, SPACE_3, SPACE_3, SPACE_3)
         vbox(self.answer, (split, 1), foot, of=self, margins=margins)
         self.show_result(None)
@@ -124,10 +108,7 @@ class ResultsView(QFrame):
         self.export.setEnabled(result is not None)
         self.answer.setText(answer(result.points, result.goals, result.objective)
             if result is not None else EMPTY)
-        chosen = self.table.currentIndex().row()
         self._fill()
-        if 0 <= chosen < self.model.rowCount():
-            self.table.selectRow(chosen)
         self._draw()
 
     def show_earlier(self, other: BenchResult | None) -> None:
@@ -144,34 +125,61 @@ class ResultsView(QFrame):
     def _fill(self) -> None:
         result, other = self.result, self._other
         if result is None:
-            self.model.headings = []
-            self.model.set_rows([])
+            self.table.show_rows((), ())
             return
         best = result.best
         mark = lambda point: "best" if point is best else "failed" if point.error else ""
-        rows = [(p, cells(p, result.goals), mark(p)) for p in result.points]
+        rows = [FigureRow(p, cells(p, result.goals), mark(p), p.error) for p in result.points]
         headings = heads(result)
         if other is not None and other.axes == result.axes:
             headings = ["Run", *headings]
-            rows = [(p, ["this", *texts], tone) for p, texts, tone in rows]
-            rows += [(p, ["earlier", *cells(p, result.goals)], "muted") for p in other.points]
-        self.model.headings = headings
-        self.model.set_rows(rows)
+            rows = [row._replace(texts=["this", *row.texts]) for row in rows]
+            rows += [FigureRow(p, ["earlier", *cells(p, result.goals)], "muted", p.error)
+                     for p in other.points]  # fmt: skip
+        self.table.show_rows(headings, rows)
 
     @property
     def chosen(self) -> Point | None:
-        """The selected point, else the first that is measured."""
-        row = self.model.row_at(self.table.currentIndex().row())
-        if row is not None and row[0].is_measured:
-            return row[0]
-        points = self.result.points if self.result is not None else ()
-        return next((point for point in points if point.is_measured), None)
+        """The selected point, else the best one, else the first that is measured."""
+        point = self.table.chosen
+        if point is not None and point.is_measured:
+            return point
+        result = self.result
+        if result is None:
+            return None
+        return result.best or next((point for point in result.points if point.is_measured), None)
+
+    # Applying -----------------------------------------------------------------------------------
+
+    def _settings(self, point: Point | None) -> dict[str, Any]:
+        settings = point.settings if point is not None else {}
+        return {name: value for name, value in settings.items() if name not in LOADS}
+
+    def _apply(self, point: Point | None) -> None:
+        self.apply_wanted.emit(self._settings(point))
+
+    def _on_dot(self, index: int) -> None:
+        """A click applies; the row of the point is selected."""
+        point = self._dotted[index]
+        if self.result is not None and point in self.result.points:
+            self.table.selectRow(self.result.points.index(point))
+        self._apply(point)
+
+    def show_applied(self, text: str, can_undo: bool) -> None:
+        self.applied.set_text(text)
+        self.undo.setVisible(can_undo)
 
     # Curves -------------------------------------------------------------------------------------
 
     def _draw(self) -> None:
         result, kind = self.result, self.kind.currentData()
-        if result is None:
+        is_pareto = kind in (LATENCY, MEMORY)
+        self._plots.setCurrentWidget(self.pareto if is_pareto else self.plot)
+        self.apply.setEnabled(bool(self._settings(self.chosen)))
+        self.copy.setEnabled(self.result is not None)
+        if is_pareto:
+            self._draw_pareto(result, kind)
+        elif result is None:
             self.plot.show_curves((), ("", ""))
         elif kind == PERCENTILES:
             self._draw_percentiles(result)
@@ -181,6 +189,21 @@ class ResultsView(QFrame):
             self._draw_against(result)
         else:
             self._draw_points(result, kind)
+
+    def _draw_pareto(self, result: BenchResult | None, kind: str) -> None:
+        if result is None:
+            self.pareto.show_dots((), ("", ""))
+            return
+        cost = memory_mib if kind == MEMORY else latency_of(result)
+        self._dotted, dots = dots_of(result, cost)
+        name, goal, title = goal_shown(result), None, "Memory (MiB)"
+        if kind == LATENCY:
+            goal = getattr(result.goals, name)
+            title = f"{NAMES[name]} p{result.goals.percentile} (ms)"
+        self.pareto.show_dots(dots, ("Output (tok/s)", title), goal)
+
+    def show_kind(self, kind: str) -> None:
+        self.kind.setCurrentIndex(self.kind.findData(kind))
 
     def _draw_points(self, result: BenchResult, kind: str) -> None:
         places = [", ".join(setting_text(v) for v in p.settings.values()) for p in result.points]

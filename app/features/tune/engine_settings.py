@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Any
 
 from PySide6.QtCore import Qt, QTimer, Signal
@@ -196,14 +197,14 @@ class EngineSettingsPanel(QWidget):
         self._remarks.draft_note = (text, tone)
         self._show_hints()
 
-    def show_command(self) -> None:
-        """The settings as command lines of other servers."""
+    def show_command(self, changes: Mapping[str, Any] = MappingProxyType({})) -> None:
+        """The settings, with changes, as command lines of other servers."""
         if self.model.applied is not None:
             # auto stays auto: the server's device may differ, and the budget was measured for the
             # kernels here. Whether another machine's budget was chosen is not reported.
             names = ("dtype",) if self._bridge.is_remote else ("dtype", "max_num_batched_tokens")
             chosen = {name: self.model.chosen_value(name) for name in names}
-            config = self.model.applied.replace(**chosen)
+            config = self.model.applied.replace(**{**chosen, **changes})
             plan = self._bridge.plan
             facts = Facts(
                 self._capacity, self.model.applied.dtype, 0 if plan is None else plan.host_layers

@@ -68,11 +68,13 @@ class ScriptedLadder:
         self.refuse: Callable[[Mapping[str, Any]], None] = lambda settings: None
         self.disturb: Callable[[int], float] = lambda number: 1.0
         self.lost: Quality | None = QUALITY
+        self.applied: Mapping[str, Any] = {}
         self.seen: list[tuple[dict[str, Any], int]] = []
         self.compared: list[tuple[dict[str, Any], dict[str, Any]]] = []
 
     def apply(self, settings: Mapping[str, Any]) -> None:
         self.refuse(settings)
+        self.applied = settings
 
     def quality(
         self, reference: Mapping[str, Any], settings: Mapping[str, Any]

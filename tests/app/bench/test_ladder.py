@@ -173,7 +173,7 @@ def test_the_user_s_precisions_and_drafts_are_the_rungs() -> None:
         {"speculative_method": "draft_model", "speculative_model": "/d"},
     ]  # fmt: skip
     names = settings_of(rungs_of(config, model, Choices.of(config)))
-    assert {"max_num_seqs", "speculative_model", *NAIVE} == set(names)
+    assert {"max_num_seqs", "kv_cache_memory_bytes", "speculative_model", *NAIVE} == set(names)
 
 
 def test_quality_that_cannot_be_measured_does_not_end_the_ladder() -> None:
@@ -218,6 +218,11 @@ def test_why_a_rung_paid_has_its_figures() -> None:
     }.items():  # fmt: skip
         assert all(part in told[key] for part in parts), told[key]
     found = by_key(ladder)
+    assert "×" not in told["weights"]  # 8 of 26 ms become 4: no more than the share explains
+    fast = ScriptedLadder()
+    fast.disturb = lambda run: 0.5 if fast.applied.get("quantization") == "int8" else 1.0
+    disturbed = climb(fast)
+    assert "×" in why(by_key(disturbed)["weights"], disturbed.rungs)
     assert gain(found["paged"], ladder.rungs)[0] == gain(found["kv"], ladder.rungs)[0] == 2.0
     assert gain(found["drafts"], ladder.rungs)[0] == 0.75
     words = answer(ladder.rungs, GOALS)

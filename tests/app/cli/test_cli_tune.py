@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from app.bench.axes import with_usual_values
+from app.bench.axes import usual_values, with_usual_values
 from app.cli.main import main
 
 FIXED = ("--input-len", "12", "--output-len", "4", "--num-requests", "4", "--concurrency", "4")
@@ -67,5 +67,8 @@ def test_what_cannot_be_tuned_is_an_error(tiny_flags: list[str], argv: tuple[str
 
 def test_usual_values() -> None:
     assert with_usual_values("--block-size") == "block_size=8,16,32,64"
-    assert with_usual_values("enable_prefix_caching") == "enable_prefix_caching=true,false"
+    assert with_usual_values("enable_prefix_caching") == "enable_prefix_caching=on,off"
     assert with_usual_values("block_size=4") == "block_size=4"
+    assert with_usual_values("kv_allocation") == "kv_allocation=paged,contiguous"
+    assert usual_values("max_model_len", 2048) == "512,1024,2048,4096"
+    assert usual_values("watermark", 0.05) == ""

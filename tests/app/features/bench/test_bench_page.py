@@ -6,7 +6,7 @@ import dataclasses
 from pathlib import Path
 
 import pytest
-from PySide6.QtCore import QEvent, QPointF, Qt
+from PySide6.QtCore import QEvent, QPoint, QPointF, Qt
 from PySide6.QtGui import QMouseEvent
 from pytestqt.qtbot import QtBot
 
@@ -89,12 +89,13 @@ def test_no_choice_is_cut_in_a_small_window_with_large_text(
 ) -> None:
     form = page.form
     boxes = (form.workload, form.pacing, *(box for box, _ in form.axes))
+    top = lambda widget: widget.mapTo(form, QPoint()).y()
     beside = 40  # pixels of the arrow and the frame
     words = lambda box: box.fontMetrics().horizontalAdvance(box.currentText())
     are_whole = lambda: all(box.width() >= words(box) + beside for box in boxes)
     application.window.resize(1000, 640)
     set_text(qtbot, application, 160)
-    qtbot.waitUntil(lambda: are_whole() and form.pacing.y() > form.workload.y())
+    qtbot.waitUntil(lambda: are_whole() and top(form.pacing) > top(form.workload))
     expect_whole(qtbot, form)
     below = form.height() - form.percentile.geometry().bottom()
     assert below <= 2 * SPACE_3  # no empty strip
@@ -104,7 +105,7 @@ def test_no_choice_is_cut_in_a_small_window_with_large_text(
     form.show_state(False, "", 0.0, None)
     application.window.resize(1600, 1000)
     set_text(qtbot, application, 100)
-    qtbot.waitUntil(lambda: are_whole() and form.run.y() < form.rounds.y())
+    qtbot.waitUntil(lambda: are_whole() and top(form.pacing) < top(form.rounds))
 
 
 def test_settings_go_back_and_the_goal_picks_a_point(
@@ -182,14 +183,18 @@ def test_an_engine_that_goes_away_ends_the_sweep(
     assert page.bench.problem is None
 
 
-def test_bad_values_and_files_are_errors_in_the_form(page: BenchPage, tmp_path: Path) -> None:
+def test_bad_values_and_files_are_errors_in_the_form(
+    qtbot: QtBot, page: BenchPage, tmp_path: Path
+) -> None:
     sweep(page, "concurrency", "1, many")
     assert not page.form.error.isHidden() and not page.bench.is_running
     file = tmp_path / "prompts.jsonl"
     file.write_text("{no json\n", encoding="utf-8")
     before = page.form.workload.count()
+    page.form._show_error(None)
     page.form.open_file(file)
-    assert not page.form.error.isHidden() and page.form.workload.count() == before
+    qtbot.waitUntil(lambda: not page.form.error.isHidden())
+    assert page.form.workload.count() == before
 
 
 def test_dragging_the_line_moves_the_goal(qtbot: QtBot, page: BenchPage) -> None:

@@ -11,6 +11,7 @@ from app.bench.workload import Workload
 from app.features.bench.prompts import MOST, of_calls, of_chats
 from app.main.application import Application
 from app.server.call_log import CallContent, CallLog, CallRecord
+from engine.errors import ConfigError
 from engine.evaluate.task import TextError
 from tests.app.chat_fixtures import Chat, chat
 from tests.app.window_fixtures import application, script, send
@@ -78,7 +79,7 @@ def test_chats_are_swept(qtbot: QtBot, application: Application) -> None:
         box.activated.emit(box.currentIndex())
 
     choose()
-    assert not page.form.error.isHidden() and box.currentIndex() == 0
+    qtbot.waitUntil(lambda: not page.form.error.isHidden() and box.currentIndex() == 0)
     application.window.show_page(0)
     for text in ("What is a KV cache?", "And a block?"):
         send(qtbot, application, text)
@@ -86,6 +87,13 @@ def test_chats_are_swept(qtbot: QtBot, application: Application) -> None:
     application.window.show_widget(page)
     application.pages.store.flush()
     choose()
+    with pytest.raises(ConfigError):  # they are read in another thread
+        page.form.plan()
+    qtbot.waitUntil(lambda: "2" in box.currentText())
+    count = box.count()
+    choose()
+    qtbot.waitUntil(lambda: "2" in box.currentText())
+    assert box.count() == count  # chosen again, it is read anew in its row
     plan = page.form.plan()
     assert page.form.error.isHidden()
     assert sorted(texts(plan.workload)) == ["And a block?", "What is a KV cache?"]

@@ -1,0 +1,103 @@
+"""`FigureTable`: figures of points or rungs in columns."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Generic, NamedTuple, TypeVar
+
+from PySide6.QtCore import QModelIndex, Qt, Signal
+from PySide6.QtWidgets import QHeaderView, QTableView
+
+from widgets.controls.tables import Index, RowTable, SmallFigures, dress_table
+from widgets.theme.theme import theme
+
+T = TypeVar("T")
+
+
+class FigureRow(NamedTuple, Generic[T]):
+    """`tone`: "best", "failed", "muted" or ""."""
+
+    of: T
+    texts: Sequence[str]
+    tone: str = ""
+    tip: str = ""
+
+
+class FigureModel(RowTable[FigureRow[T]]):
+    def __init__(self, ends_in_words: bool) -> None:
+        super().__init__()
+        self.headings: Sequence[str] = ()
+        self._ends_in_words = ends_in_words
+
+    def _alignment(self, column: int) -> Qt.AlignmentFlag:
+        is_text = self._ends_in_words and column == len(self.headings) - 1
+        sides = Qt.AlignmentFlag
+        return (sides.AlignLeft if is_text else sides.AlignRight) | sides.AlignVCenter
+
+    def columnCount(self, parent: Index = QModelIndex()) -> int:  # noqa: B008 - Qt's signature
+        return 0 if parent.isValid() else len(self.headings)
+
+    def headerData(
+        self, section: int, orientation: Qt.Orientation, role: int = Qt.ItemDataRole.DisplayRole
+    ) -> Any:
+        if orientation is not Qt.Orientation.Horizontal:
+            return None
+        if role == Qt.ItemDataRole.TextAlignmentRole:
+            return self._alignment(section)
+        return self.headings[section] if role == Qt.ItemDataRole.DisplayRole else None
+
+    def data(self, index: Index, role: int = Qt.ItemDataRole.DisplayRole) -> Any:
+        row = self.row_at(index.row())
+        if row is None:
+            return None
+        if role == Qt.ItemDataRole.DisplayRole:
+            return row.texts[index.column()]
+        if role == Qt.ItemDataRole.TextAlignmentRole:
+            return self._alignment(index.column())
+        if role == Qt.ItemDataRole.ForegroundRole and row.tone:
+            known = {"best": "success", "failed": "danger"}
+            return theme().color(known.get(row.tone, "text_muted"))
+        if role == Qt.ItemDataRole.ToolTipRole:
+            return row.tip or None
+        return None
+
+
+class FigureTable(QTableView, Generic[T]):
+    """`picked`: another row was selected. ends_in_words: the last column is a text, with the rest
+    of the width."""
+
+    picked = Signal()
+
+    def __init__(self, name: str, *, ends_in_words: bool = False) -> None:
+        super().__init__()
+        self.figures: FigureModel[T] = FigureModel(ends_in_words)
+        self.setModel(self.figures)
+        dress_table(self, name)
+        SmallFigures(self)
+        header = self.horizontalHeader()
+        header.setSectionResizeMode(QHeaderView.ResizeMode.ResizeToContents)
+        self._ends_in_words = ends_in_words
+        self.selectionModel().selectionChanged.connect(lambda: self.picked.emit())
+
+    def show_rows(self, headings: Sequence[str], rows: Sequence[FigureRow[T]]) -> None:
+        """The selected row stays selected."""
+        chosen = self.currentIndex().row()
+        self.figures.headings = headings
+        self.figures.set_rows(list(rows))
+        self._stretch()
+        if 0 <= chosen < self.figures.rowCount():
+            self.selectRow(chosen)
+
+    def _stretch(self) -> None:
+        """The text has the rest of the width; it does not widen the table."""
+        last = self.figures.columnCount() - 1
+        if self._ends_in_words and last >= 0:
+            modes = QHeaderView.ResizeMode
+            for column in range(last):
+                self.horizontalHeader().setSectionResizeMode(column, modes.ResizeToContents)
+            self.horizontalHeader().setSectionResizeMode(last, modes.Stretch)
+
+    @property
+    def chosen(self) -> T | None:
+        row = self.figures.row_at(self.currentIndex().row())
+        return None if row is None else row.of

@@ -1,0 +1,137 @@
+"""The choices of a sweep, a search and a ladder: a row of the Bench page each."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from PySide6.QtWidgets import QDoubleSpinBox, QHBoxLayout, QLineEdit, QSpinBox
+
+from app.bench.axes import parse_axes, usual_values
+from app.bench.ranking import Objective
+from app.bench.record import AXES
+from app.bench.rungs import AT_LOAD, Choices
+from app.bench.sweep import Axis
+from app.features.bench.jobs import LadderChoice, TuneChoice
+from engine.config import SETTINGS, EngineConfig
+from engine.units import precision_name, setting_text, speculative_name
+from widgets.controls.combo import ElidedCombo
+from widgets.controls.layouts import STRETCH, dressed, hbox, label
+from widgets.theme.fonts import scaled
+
+TUNED = ("max_num_seqs", "max_num_batched_tokens", "", "")
+KV_TYPES = ("int8", "fp8")
+NGRAM = {"speculative_method": "ngram"}
+
+
+class AxisRow(NamedTuple):
+    box: ElidedCombo
+    line: QLineEdit
+
+    @property
+    def text(self) -> str:
+        """ "" where nothing is chosen."""
+        name = self.box.currentData()
+        return f"{name}={self.line.text()}" if name else ""
+
+    def suggest(self, config: EngineConfig | None) -> None:
+        """The usual values of the chosen axis."""
+        name = self.box.currentData()
+        self.line.setVisible(bool(name))
+        if name:
+            value = None
+            if name in SETTINGS:
+                value = SETTINGS[name].default if config is None else getattr(config, name)
+            found = usual_values(name, value).replace(",", ", ")
+            self.line.setText(found or ("" if value is None else setting_text(value)))
+
+
+def axis_row(title: str, names: list[str], none: str = "") -> AxisRow:
+    """`none`: the text of no axis; "" where one must be chosen."""
+    box = dressed(ElidedCombo(), title)
+    if none:
+        box.addItem(none, "")
+    for name in names:
+        text = AXES.get(name) or f"{SETTINGS[name].label} ({SETTINGS[name].change.value})"
+        box.addItem(text, name)
+    box.setMinimumContentsLength(14)
+    line = dressed(QLineEdit(), f"{title}: values", "Values, separated by commas")
+    line.setMinimumWidth(scaled(110))
+    return AxisRow(box, line)
+
+
+def axes_of(rows: list[AxisRow]) -> tuple[Axis, ...]:
+    """Raises ConfigError for values that are none of the setting."""
+    return parse_axes([row.text for row in rows if row.text])
+
+
+def settings_names() -> list[str]:
+    return [name for name in SETTINGS if name != "model"]
+
+
+class TuneFields:
+    """The objective and the most trials of a search."""
+
+    def __init__(self) -> None:
+        self.objective = dressed(
+            ElidedCombo(), "Objective",
+            "What the best settings have under the goals. At a price per hour, the highest "
+            "throughput is the lowest cost per token.",
+        )  # fmt: skip
+        for objective in Objective:
+            self.objective.addItem(objective.label, objective)
+        self.trials = dressed(
+            QSpinBox(minimum=0, maximum=1000), "Trials",
+            "Most runs of the search. auto: a quarter of the combinations, at least 8.",
+        )  # fmt: skip
+        self.trials.setSpecialValueText("auto")
+        self.row = hbox(label("Objective", "muted"), self.objective, label("Trials", "muted"),
+                        self.trials, STRETCH)  # fmt: skip
+
+    @property
+    def choice(self) -> TuneChoice:
+        return TuneChoice(Objective(self.objective.currentData()), self.trials.value())
+
+
+class LadderFields:
+    """What the rungs of a ladder add, and the price of the machine."""
+
+    def __init__(self) -> None:
+        self.weights = dressed(ElidedCombo(), "Weights of the ladder",
+                               "Weight format of the rung with quantized weights")  # fmt: skip
+        self.kv = dressed(ElidedCombo(), "KV cache of the ladder",
+                          "Format of the rung with a quantized KV cache")  # fmt: skip
+        for box, names in ((self.weights, AT_LOAD), (self.kv, KV_TYPES)):
+            for name in names:
+                box.addItem(precision_name(name), name)
+        self.drafts = dressed(ElidedCombo(), "Drafts of the ladder",
+                              "Drafts of the rung with speculative decoding")  # fmt: skip
+        self.drafts.addItem(speculative_name("ngram"), NGRAM)
+        self.price = dressed(
+            QDoubleSpinBox(minimum=0, maximum=1e6, decimals=2), "Price per hour",
+            "Price of the machine per hour, for the cost of a million tokens",
+        )  # fmt: skip
+        self.price.setSpecialValueText("not set")
+        self.row: QHBoxLayout = hbox(
+            label("Weights", "muted"), self.weights, label("KV cache", "muted"), self.kv,
+            label("Drafts", "muted"), self.drafts, STRETCH,
+        )  # fmt: skip
+        self.cost_row = hbox(label("Price per hour", "muted"), self.price, STRETCH)
+
+    def offer(self, config: EngineConfig | None) -> None:
+        """The drafts of the open model, and its precisions."""
+        if config is None:
+            return
+        own = Choices.of(config)
+        self._add(self.drafts, own.drafts, speculative_name(own.drafts["speculative_method"]))
+        self._add(self.kv, own.kv, precision_name(own.kv))
+
+    def _add(self, box: ElidedCombo, value: Any, text: str) -> None:
+        if box.findText(text) < 0:
+            box.addItem(text, value)
+            box.setCurrentIndex(box.count() - 1)
+
+    @property
+    def choice(self) -> LadderChoice:
+        drafts = dict(self.drafts.currentData())
+        choices = Choices(self.weights.currentData(), self.kv.currentData(), drafts)
+        return LadderChoice(choices, self.price.value() or None)

@@ -1,0 +1,51 @@
+"""The Bench page over a scripted engine, with short runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from pytestqt.qtbot import QtBot
+
+from app.features.bench.form import Mode
+from app.features.bench.page import BenchPage
+from app.main.application import Application
+from app.storage.run_records import Kind, RunRecord
+
+WAIT_MS = 20_000
+
+
+@pytest.fixture
+def page(qtbot: QtBot, application: Application) -> BenchPage:
+    """Shown, without goals."""
+    made = application.pages.bench
+    application.window.show_widget(made)
+    qtbot.waitUntil(made.isVisible)
+    made.form.requests.setValue(4)
+    made.form.rounds.setValue(1)
+    made.form.warmups.setValue(0)
+    return made
+
+
+def run(page: BenchPage, mode: Mode, ttft_ms: float) -> None:
+    """Start it under a goal."""
+    page.form.choose(mode)
+    page.form.limits["ttft"].setValue(ttft_ms)
+    page.form.press_run()
+
+
+def wait_end(qtbot: QtBot, page: BenchPage) -> None:
+    qtbot.waitUntil(lambda: not page.bench.is_running, timeout=WAIT_MS)
+
+
+def wait_restored(qtbot: QtBot, application: Application, before: object) -> None:
+    """The settings are those of the config `before`."""
+    qtbot.waitUntil(lambda: application.bridge.config == before, timeout=WAIT_MS)
+
+
+def kept(page: BenchPage, kind: Kind) -> list[RunRecord]:
+    return [run for run in page._book.runs if run.kind is kind]
+
+
+def config_of(application: Application) -> Callable[[str], object]:
+    return lambda name: getattr(application.bridge.config, name)
