@@ -97,7 +97,7 @@ def of_status(
         cause, remedy, is_final = f"{host} is overloaded {said}.", "Try again shortly.", False
     elif status == 503 and any(words in body for words in _NO_REPLICA):
         cause, is_final = f"No replica of the router {host} responds ({status}).", False
-        remedy = "Start a replica; the router takes it back by itself."
+        remedy = "Start a replica. The router uses it again within seconds."
     elif status in (502, 503, 504):
         cause, is_final = f"{host} is not ready {said}.", False
         remedy = "The server may still be loading the model. Try again shortly."

@@ -83,7 +83,7 @@ def check_replicas(replicas: Sequence[Replica]) -> None:
         raise TargetError(
             f"None of the router's {count} replicas responds." if count
             else "The router has no replicas.",
-            "Start a replica; the router takes it back by itself.",
+            "Start a replica. The router uses it again within seconds.",
         )  # fmt: skip
 
 

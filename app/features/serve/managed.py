@@ -266,7 +266,7 @@ class ManagedEngines(QObject):
         connection, old = self._store.find(connection_id), self._processes.get(connection_id)
         if connection is not None and old is not None:
             self._store.set_launch(connection_id, old.launch)
-            title = f"{connection.name} goes on with its previous settings."
+            title = f"{connection.name} continues with its previous settings."
             self.notice.emit(
                 error_notice(_key(connection_id), title, error, *self._ways(connection_id))
             )

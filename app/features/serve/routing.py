@@ -152,6 +152,6 @@ class ReplicaNotices(QObject):
 
 def _rest(left: int) -> str:
     if not left:
-        return "No replica is left: requests fail. Start one; the router takes it back by itself."
+        return f"No replica is left: requests fail. Start one. {BACK}"
     others = "the other one" if left == 1 else f"the other {left}"
     return f"New requests go to {others}. Replies that ran there failed. {BACK}"
