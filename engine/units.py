@@ -126,9 +126,11 @@ def _in_seconds(ms: float | None) -> str:
 
 
 def from_to(before: float | None, after: float | None, unit: str) -> str:
-    """ "84 → 151 ms", "0.440 → 1.93 s", "82 → 55 tok/s"."""
+    """ "84 → 151 ms", "0.440 → 1.93 s", "2.90 s → 54 ms", "82 → 55 tok/s"."""
     if unit == "ms":
         (old, new), unit = latency_texts((before, after))
+        if " " in new:  # it has a unit of its own
+            return f"{old} {unit} → {new}"
     else:
         old, new = figure(before), figure(after)
     return f"{old} → {new} {unit}"

@@ -93,6 +93,7 @@ QPushButton {
 QPushButton:hover { background: $hover; border-color: $border_strong; }
 QPushButton:pressed, QPushButton:checked { background: $pressed; }
 QPushButton:focus { border: 2px solid $accent; padding: 3px 11px; }
+QPushButton, QToolButton, QCheckBox, QRadioButton { outline: none; }
 QPushButton:disabled { color: $text_disabled; background: $panel; border-color: $border; }
 QPushButton[kind="primary"] {
     background: $accent; color: $accent_text; border-color: $accent; font-weight: 600;

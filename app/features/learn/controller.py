@@ -113,7 +113,9 @@ class Lessons(QObject):
         self.dismiss_offer()
         self._show_tune()
         if not self._panel.commands.may_change:
-            reason = self._bridge.look_only or self._panel.commands.why_not
+            reason = self._bridge.look_only or (
+                f"{self._panel.commands.why_not} The lesson starts then."
+            )
             self._refused = lesson
             self.callout.point_at(None)
             self._do(self.course.leave())
@@ -172,7 +174,7 @@ class Lessons(QObject):
                     if Do.PUT_BACK not in asked:  # else these are being put back
                         self._chosen_before = dict(self._panel.model.chosen)
                     self._tune.result.begin_lesson()
-                    commands.change(self._setup)
+                    commands.restore({**self._chosen_before, **self._setup})
                 case Do.START_LOAD:
                     load.start(self.course.lesson.plan)
                 case Do.STOP_LOAD:
@@ -187,11 +189,13 @@ class Lessons(QObject):
 
     @property
     def _setup(self) -> dict[str, Any]:
-        """Of the step. An automatic KV cache would grow by what the weights give back at Apply, and
-        a lesson changes one thing: it keeps its size."""
-        plan, setup = self._bridge.plan, dict(self.course.step.setup)
-        if self.course.lesson.evaluates and plan is not None:
+        """Of the step. A lesson changes one thing: at Apply, an automatic KV cache would grow by
+        what the weights give back, and automatic limits be measured anew."""
+        plan, applied = self._bridge.plan, self._panel.model.applied
+        setup = dict(self.course.step.setup)
+        if self.course.lesson.evaluates and plan is not None and applied is not None:
             setup["kv_cache_memory_bytes"] = plan.cache_bytes_in_all
+            setup["max_num_batched_tokens"] = applied.max_num_batched_tokens
         return setup
 
     def _evaluate(self) -> None:

@@ -302,18 +302,22 @@ def test_a_kv_cache_of_another_size_is_told_beside_the_weights(
     assert lessons._resized() == ""
 
 
-def test_the_lesson_on_precision_keeps_the_size_of_the_kv_cache(
+def test_the_lesson_on_precision_changes_nothing_else(
     qtbot: QtBot, application: Application, lessons: Lessons
 ) -> None:
     plan, kept = application.bridge.plan, lambda: application.bridge.config.kv_cache_memory_bytes
     assert plan is not None and kept() is None
+    chosen = lambda: application.engine_settings.model.chosen.get("max_num_batched_tokens")
+    before = application.bridge.config.max_num_batched_tokens
+    assert before and chosen() is None
     begin(qtbot, application, "bits")
     qtbot.waitUntil(lambda: kept() == plan.kv_cache)
     lessons.callout.next.click()
     qtbot.waitUntil(lambda: lessons.course.stage is Stage.MEASURING)
     assert application.bridge.config.quantization == "int4" and kept() == plan.kv_cache
+    assert chosen() == before  # not measured anew
     lessons.leave()
-    qtbot.waitUntil(lambda: kept() is None)
+    qtbot.waitUntil(lambda: kept() is None and chosen() is None)
 
 
 def test_the_offer_is_shown_until_it_is_answered(
@@ -350,6 +354,7 @@ def test_a_lesson_asked_for_during_a_load_starts_when_the_model_is_ready(
     application.session.open("/models/other")
     lessons.start_first()
     assert lessons.callout.isVisible() and not lessons.course.is_on
+    assert "The lesson starts then." in lessons.callout.text
     qtbot.waitUntil(lambda: lessons.course.is_on, timeout=5000)
     assert lessons.course.number == 1
 
