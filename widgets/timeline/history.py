@@ -156,11 +156,18 @@ class StepHistory:
         """Add the new steps, and the state of the requests after them."""
         for request in requests:
             self._arrivals.setdefault(request.request_id, request.times.arrival)
+            self._begin_again(request)
         for step in steps:
             self._add_step(step)
         self._note_waiting(requests)
         known = {request.request_id for request in requests}
         self._arrivals = {name: at for name, at in self._arrivals.items() if name in known}
+
+    def _begin_again(self, request: RequestSnapshot) -> None:
+        """A reply that was stopped is continued under its id: another row, and no output before."""
+        number = self._numbers.get(request.request_id, len(self._output_at))
+        if number < len(self._output_at) and self._output_at[number] < request.times.arrival:
+            del self._numbers[request.request_id]
 
     def _add_step(self, step: StepRecord) -> None:
         step, ordinal = packed(step), self.end

@@ -180,3 +180,19 @@ def test_bars_are_as_high_as_their_steps_are_long() -> None:
     heights = (image == COLORS.pixel("other")).sum(axis=0)
     assert [int(heights[c * 5]) for c in range(3)] == [5, 10, 20]
     assert heights[4] == 0 and image[-1, 0] == COLORS.pixel("other")
+
+
+def test_a_reply_that_is_continued_begins_again() -> None:
+    """The time since it was stopped is none between its tokens."""
+    history, decode = StepHistory(), StepEntry("a", "decode", 1)
+    first = request("a", RequestState.RUNNING, 0.0)
+    history.add([step(0, StepEntry("a", "prefill", 64)), step(1, decode)], [first])
+    history.add([], [first])  # still the same
+    history.add([step(2, decode)], [])  # and stopped
+    again = request("a", RequestState.RUNNING, 9.05)
+    history.add([step(91, decode), step(92, decode)], [again])  # all but one token were cached
+    mean, longest = history.gaps(0, 5)
+    assert np.isnan(mean).tolist() == [True, False, False, True, False]
+    assert np.nanmax(longest) < 0.2
+    _, numbers, _ = history.cells(0, 5)
+    assert numbers.tolist() == [0, 0, 0, 1, 1]
