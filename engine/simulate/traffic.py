@@ -21,6 +21,7 @@ from engine.errors import ConfigError
 from engine.simulate.settings import REPLAYED
 from engine.simulate.step_time import LEAST_STEPS, Measured, StepTimes, measured
 from engine.snapshot import Arrival, EngineSnapshot, RequestSnapshot, StepRecord
+from engine.units import duration_text
 
 SPAN_S = 60.0
 LEAST_S, LEAST_REQUESTS = 5.0, 4
@@ -144,8 +145,8 @@ class Traffic:
             start = max(start, seen[0].arrival.time)
         if len(seen) < LEAST_REQUESTS or end - start < LEAST_S:
             raise ConfigError(
-                f"A prediction needs {LEAST_REQUESTS} requests in {LEAST_S:.0f} s; the last "
-                f"{end - start:.0f} s have {len(seen)}.",
+                f"A prediction needs {LEAST_REQUESTS} requests in {duration_text(LEAST_S)}; the "
+                f"last {duration_text(max(end - start, 0.0), 2)} have {len(seen)}.",
                 "Start a background load.",
             )
         lengths = [len(one.tokens) for one in seen if one.ended is not None and one.tokens]

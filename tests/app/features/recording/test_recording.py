@@ -87,7 +87,7 @@ def test_a_recording_of_a_real_run_replays_to_equal_views(
     assert np.array_equal(blocks.owner, before.owner) and np.array_equal(blocks.fill, before.fill)
     for name in ("ttft", "itl", "memory", "requests", "cache"):
         one, other = getattr(window.charts, name).data, getattr(live.charts, name).data
-        made_when_drawn = {"p50", "p99", "before"}
+        made_when_drawn = {"p50", "p99", "before", "predicted"}
         for key in set(one.series) - made_when_drawn:
             for part in ("times", "values"):
                 drawn, wanted = (getattr(data.history[key], part) for data in (one, other))
