@@ -74,7 +74,6 @@ class Traffic:
         self._steps: dict[tuple[int, int], deque[Measured]] = {}
         self._last: EngineSnapshot | None = None
         self._last_step: StepRecord | None = None
-        self._most_tokens = 0
 
     def update(self, snapshot: EngineSnapshot) -> None:
         before, self._last = self._last, snapshot

@@ -6,17 +6,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from engine.simulate.replay import replay
-from engine.simulate.step_time import StepTimes
-from engine.simulate.traffic import Load
+from engine.simulate.step_time import Measured
+from engine.simulate.traffic import Load, fitted
 from engine.snapshot import EngineSnapshot
-from engine.units import change_text, duration_text, from_to, rate_text
+from engine.units import change_text, counted, duration_text, from_to, rate_text
 from widgets.live.metric_store import MetricStore
 from widgets.plot.series import Floats
 
@@ -46,13 +46,15 @@ NOTHING = Headline(None, None, None)
 
 @dataclass(frozen=True)
 class Forecast:
-    """`changes`: the settings of the prediction. `curves`: of the time `start` to `end`."""
+    """`changes`: the settings of the prediction. `curves`: of the time `start` to `end`. `beyond`:
+    the largest batch that was measured, where the prediction has larger ones; else 0."""
 
     changes: Mapping[str, Any]
     start: float
     end: float
     curves: Curves
     headline: Headline
+    beyond: int = 0
 
     @property
     def seconds(self) -> float:
@@ -65,8 +67,14 @@ class Forecast:
             for name, unit, before, after in _rows(now, self.headline)
             if before is not None and after is not None
         ]
-        found = ", ".join(pairs)
-        return f"Prediction for the last {duration_text(self.seconds, 2)}: {found}" if found else ""
+        if not pairs:
+            return ""
+        found = f"Prediction for the last {duration_text(self.seconds, 2)}: {', '.join(pairs)}"
+        return f"{found}. Extrapolated: {self._measured}." if self.beyond else found
+
+    @property
+    def _measured(self) -> str:
+        return f"measured steps have up to {counted(self.beyond, 'request')}"
 
     def outcome(self, measured: Headline) -> str:
         """ "Predicted ITL p50 12.1 ms, measured 12.9 ms (error -6.2 %); ..."."""
@@ -96,14 +104,16 @@ def _value(value: float, unit: str) -> str:
 
 
 def forecast(
-    like: EngineSnapshot, times: StepTimes, load: Load, changes: Mapping[str, Any]
+    like: EngineSnapshot, samples: Sequence[Measured], load: Load, changes: Mapping[str, Any]
 ) -> Forecast:
-    """Raises what `replay` raises."""
+    """samples: measured steps. Raises ConfigError for too few, and what `replay` raises."""
+    times, largest = fitted(samples), 0
     store = MetricStore()
     running: list[tuple[float, float]] = []
     usage: list[tuple[float, float]] = []
     for snapshot in replay(like, times, load, changes):
         store.update(snapshot)
+        largest = max(largest, *(len(step.entries) for step in snapshot.steps), 0)
         running.append((snapshot.time, snapshot.num_running))
         highest = max((step.kv_usage or 0.0 for step in snapshot.steps), default=snapshot.kv_usage)
         usage.append((snapshot.time, highest * 100))
@@ -113,9 +123,11 @@ def forecast(
     curves["requests"] = _curve(running)
     curves["cache"] = _curve(usage)
     curves["tokens"] = _curve([(at, rate) for at, rate in rates if rate is not None])
+    most = max(sample.work.requests for sample in samples)
     return Forecast(
-        dict(changes), load.start, load.end, curves, Headline.of(store, load.start, load.end)
-    )
+        dict(changes), load.start, load.end, curves,
+        Headline.of(store, load.start, load.end), most if largest > most else 0,
+    )  # fmt: skip
 
 
 _LINES = ("ttft", "itl")

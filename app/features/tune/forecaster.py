@@ -18,7 +18,7 @@ from app.link.bridge import EngineBridge
 from app.link.tasks import LatestTask
 from engine.errors import ErrorInfo, InferdeckError, describe
 from engine.simulate.settings import REPLAYED
-from engine.simulate.traffic import SPAN_S, Traffic, fitted
+from engine.simulate.traffic import SPAN_S, Traffic
 from engine.snapshot import EngineSnapshot
 from widgets.live.metric_store import MetricStore
 
@@ -111,7 +111,7 @@ class Forecaster(QObject):
         samples, changes = self._traffic.samples(), dict(self._changes)
 
         def work() -> Forecast:
-            return forecast(like, fitted(samples), load, changes)
+            return forecast(like, samples, load, changes)
 
         self._task.run(work, self._found, self._fail)
 

@@ -100,7 +100,8 @@ def test_a_forecast_is_what_the_engine_does_at_the_settings(
     for snapshot in snapshots:
         traffic.update(snapshot)
     load, change = traffic.load(), {"max_num_seqs": 3}
-    found = forecast(like(), traffic.times(), load, change)
+    found = forecast(like(), traffic.samples(), load, change)
+    assert not found.beyond
     truth = store_of(list(serve(SimulatedEngine(like(), KNOWN, **change), SECONDS, None, RATE)))
     for predicted, real in zip(
         found.headline, Headline.of(truth, load.start, load.end), strict=True
@@ -118,7 +119,7 @@ def test_words_have_now_and_then_and_the_error(snapshots: list[EngineSnapshot]) 
     traffic = Traffic()
     for snapshot in snapshots:
         traffic.update(snapshot)
-    found = forecast(like(), KNOWN, traffic.load(), {"max_num_seqs": 3})
+    found = forecast(like(), traffic.samples(), traffic.load(), {"max_num_seqs": 3})
     found = dataclasses.replace(found, headline=Headline(12.0, 340.0, 64.0, 150))
     words = found.words(Headline(9.1, 120.0, 51.0, 150))
     assert {9.1, 12.0, 120, 340, 51, 64} <= set(numbers(words))
@@ -128,6 +129,21 @@ def test_words_have_now_and_then_and_the_error(snapshots: list[EngineSnapshot]) 
     assert {12.0, 11.0, 9.1, 340, 64} <= set(numbers(outcome))
     assert "measured" not in found.outcome(NOTHING)
     assert found.words(NOTHING) == ""
+
+
+def test_batches_beyond_the_measured_ones_are_extrapolated_and_said_to_be() -> None:
+    traffic = Traffic()
+    for snapshot in serve(SimulatedEngine(like(), KNOWN, max_num_seqs=3), 8.0, 6):
+        traffic.update(snapshot)
+    changes = {"max_num_seqs": 8}
+    found = forecast(like(), traffic.samples(), traffic.load(), changes)
+    assert found.beyond == 3
+    assert 3 in numbers(found.words(Headline(9.1, 120.0, 51.0)))
+    truth = store_of(list(serve(SimulatedEngine(like(), KNOWN, **changes), 8.0, 6)))
+    expected = Headline.of(truth, 2.0, 8.0)
+    # batches of 1 to 3 leave open how much is of a request, of a token, and of its KV
+    assert found.headline.itl == pytest.approx(expected.itl, rel=0.3)
+    assert found.headline.output == pytest.approx(expected.output, rel=0.3)
 
 
 def test_a_choice_is_predicted_and_a_discarded_one_is_gone(
