@@ -201,10 +201,23 @@ class Ladder:
         if rung.same is None or not rung.same.is_measured:
             return "It fails at the load of the rung below."
         pairs, users = [(base.best, rung.same)], base.best.settings["concurrency"]
-        for _ in range(CONFIRM):
-            if self._compared(pairs):
-                pairs.append((self._again(base, users), self._again(rung, users)))
-        return self._compared(pairs)
+        again: list[Sweep] = []
+        seems_worse = bool(self._compared(pairs)) or rung.users < base.users
+        for _ in range(CONFIRM * seems_worse):
+            before, now = self._again(base, users), self._again(rung, users)
+            pairs.append((before.points[0], now.points[0]))
+            again.append(now)
+        worse = self._compared(pairs)
+        if not worse and rung.users < base.users:
+            self._use(rung, users, again)
+        return worse
+
+    def _use(self, rung: Rung, users: int, again: Sequence[Sweep]) -> None:
+        """The load of the rung below, if most runs, the first and those in turn, meet the goals."""
+        met = [sweep for sweep in again if self._excess(sweep.points[0]) <= 1]
+        if 2 * len(met) > len(again) + 1:
+            rung.users, rung.best = users, met[-1].points[0]
+            rung.split = split_of(met[-1].runs_of(rung.best), self.peaks)
 
     def _compared(self, pairs: Sequence[tuple[Point, Point]]) -> str:
         """Why the second ones are worse, by their medians; "" if they are not."""
@@ -221,12 +234,12 @@ class Ladder:
     def _excess(self, point: Point) -> float:
         return self.goals.excess(point.figures) or 0.0 if point.is_measured else math.inf
 
-    def _again(self, rung: Rung, users: int) -> Point:
+    def _again(self, rung: Rung, users: int) -> Sweep:
         sweep = self._sweep(rung, (users,))
-        (point,) = sweep.run()
+        sweep.run()
         if sweep.was_cancelled:
             raise SweepCancelledError
-        return point
+        return sweep
 
     def _sweep(self, rung: Rung, users: tuple[int, ...], search: Search | None = None) -> Sweep:
         bench = _AtRung(self.bench, rung.settings, lambda n: self._tell(f"{rung.title}, {n}"))

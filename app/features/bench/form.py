@@ -175,8 +175,11 @@ class BenchForm(FittedFrame):
         goals: list[QWidget] = [label("Goals", "muted")]
         for name, title in LIMITS:
             goals += [label(f"{title} ≤"), self.limits[name]]
-        last = hbox(*goals, label("at", "muted"), self.percentile, STRETCH)
-        head = hbox(self.tabs, (self.status, 1), self.bar, self.run, self.cancel)
+        last = self._row(
+            hbox(*goals, label("at", "muted"), self.percentile, STRETCH),
+            hbox(self.bar, (self.status, 1)),
+        )
+        head = hbox(self.tabs, STRETCH, self.run, self.cancel)
         margins = (SPACE_3, SPACE_2, SPACE_3, SPACE_3)
         vbox(head, load, *self._panels.values(), last, self.error, of=self, margins=margins)
         self.tabs.currentChanged.connect(self._on_mode)

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from PySide6.QtCore import Qt, Signal
+from PySide6.QtCore import Qt
 from PySide6.QtGui import QFont
 from PySide6.QtWidgets import QFrame, QSplitter
 
 from app.bench.ladder_record import LadderResult, cells, heads
 from app.bench.ladder_words import why
 from app.bench.rungs import Rung, State
+from app.features.bench.apply_bar import ApplyBar
 from app.features.bench.figure_table import FigureRow, FigureTable
 from app.storage.run_records import State as RunState
-from widgets.controls.layouts import STRETCH, button, hbox, vbox, wrapped
+from widgets.controls.layouts import vbox, wrapped
 from widgets.plot.waterfall import Fall, Waterfall
 from widgets.theme.theme import SPACE_3, ui_font
 
@@ -24,13 +25,6 @@ RUNNING = "The ladder is running. Rungs appear once they are measured."
 
 
 class LadderView(QFrame):
-    """`apply_wanted(dict)`: settings of the selected rung; `copy_wanted(dict)`;
-    `export_wanted(LadderResult)`."""
-
-    apply_wanted = Signal(object)
-    copy_wanted = Signal(object)
-    export_wanted = Signal(object)
-
     def __init__(self) -> None:
         super().__init__()
         self.setProperty("panel", True)
@@ -47,15 +41,9 @@ class LadderView(QFrame):
         split.addWidget(self.table)
         split.setStretchFactor(0, 1)
         split.setStretchFactor(1, 1)
-        self.apply = button("Apply", lambda: self.apply_wanted.emit(self.settings),
-                            "Apply the settings of the selected rung to the engine")  # fmt: skip
-        self.copy = button("Copy as…", lambda: self.copy_wanted.emit(self.settings),
-                           "Command lines for vLLM, SGLang and TensorRT-LLM")  # fmt: skip
-        self.export = button("Export…", lambda: self.export_wanted.emit(self.result),
-                             "HTML page, JSON, CSV or PNG")  # fmt: skip
-        foot = hbox(STRETCH, self.apply, self.copy, self.export)
+        self.bar = ApplyBar(lambda: self.settings)
         margins = (SPACE_3, SPACE_3, SPACE_3, SPACE_3)
-        vbox(self.answer, (split, 1), self.why, foot, of=self, margins=margins)
+        vbox(self.answer, (split, 1), self.why, self.bar, of=self, margins=margins)
         self.show_result(None)
 
     def show_result(self, result: LadderResult | None) -> None:
@@ -64,7 +52,6 @@ class LadderView(QFrame):
         rungs = result.rungs if result is not None else ()
         words = EMPTY if result is None else RUNNING if is_running else result.answer
         self.answer.setText(words)
-        self.export.setEnabled(result is not None and not is_running)
         self.plot.show_steps([_fall(rung, rungs) for rung in rungs], "Users")
         if result is None:
             self.table.show_rows((), ())
@@ -93,9 +80,8 @@ class LadderView(QFrame):
         rung, rungs = self.table.chosen, self.result.rungs if self.result else ()
         text = why(rung, rungs) if rung is not None else ""
         self.why.setText(f"{rung.title}: {text}" if rung is not None and text else "")
-        is_running = self.result is not None and self.result.state is RunState.RUNNING
-        for one in (self.apply, self.copy):
-            one.setEnabled(bool(self.settings) and not is_running)
+        is_done = self.result is not None and self.result.state is not RunState.RUNNING
+        self.bar.refresh(has_result=is_done)
 
 
 def _fall(rung: Rung, rungs: tuple[Rung, ...]) -> Fall:

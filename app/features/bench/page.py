@@ -30,6 +30,7 @@ from app.bench.ladder_record import LadderResult
 from app.bench.ladder_record import export as export_ladder
 from app.bench.ranking import Objective
 from app.bench.record import axis_title, export, from_run, value_words
+from app.features.bench.apply_bar import ApplyBar
 from app.features.bench.controller import BenchController
 from app.features.bench.form import BenchForm, Mode
 from app.features.bench.jobs import BenchPlan, Result
@@ -104,21 +105,26 @@ class BenchPage(QWidget):
     def results(self) -> ResultsView:
         results = ResultsView()
         results.goals_moved.connect(self.form.set_goals)
-        results.export_wanted.connect(self._ask_export)
         results.earlier.activated.connect(self._load_earlier)
-        results.apply_wanted.connect(self._apply)
-        results.undo_wanted.connect(self._undo)
-        results.copy_wanted.connect(self._settings.show_command)
+        self._connect(results.bar)
         self._book.changed.connect(self._fill_earlier)
         return results
 
     @cached_property
     def ladder(self) -> LadderView:
         view = LadderView()
-        view.apply_wanted.connect(self._apply)
-        view.copy_wanted.connect(self._settings.show_command)
-        view.export_wanted.connect(self._ask_export)
+        self._connect(view.bar)
         return view
+
+    def _connect(self, bar: ApplyBar) -> None:
+        bar.apply_wanted.connect(self._apply)
+        bar.undo_wanted.connect(self._undo)
+        bar.copy_wanted.connect(self._settings.show_command)
+        bar.export_wanted.connect(lambda: self._ask_export(self.shown.result))
+
+    @property
+    def shown(self) -> ResultsView | LadderView:
+        return self.ladder if self.form.mode is Mode.LADDER else self.results
 
     @cached_property
     def views(self) -> QStackedWidget:
@@ -141,24 +147,28 @@ class BenchPage(QWidget):
         if plan.tune is not None:
             is_memory = plan.tune.objective is Objective.MEMORY
             self.results.show_kind(MEMORY if is_memory else LATENCY)
-        self.results.show_applied("", can_undo=False)
+        self._show_applied("", can_undo=False)
         self.bench.start(plan)
 
     def _on_mode(self, mode: Mode) -> None:
-        self.views.setCurrentWidget(self.ladder if mode is Mode.LADDER else self.results)
+        self.views.setCurrentWidget(self.shown)
 
     def _apply(self, settings: Mapping[str, Any]) -> None:
         """As one step that can be undone."""
         if self.bench.is_running:
-            self.results.show_applied("Settings can be applied after the run.", can_undo=False)
+            self._show_applied("Settings can be applied after the run.", can_undo=False)
         elif settings and self._settings.commands.may_change:
             self._settings.commands.change(settings)
             words = ", ".join(f"{axis_title(n)} {value_words(n, v)}" for n, v in settings.items())
-            self.results.show_applied(f"Applied: {words}.", can_undo=True)
+            self._show_applied(f"Applied: {words}.", can_undo=True)
+
+    def _show_applied(self, text: str, *, can_undo: bool) -> None:
+        for view in (self.results, self.ladder):
+            view.bar.show_applied(text, can_undo=can_undo)
 
     def _undo(self) -> None:
         self._settings.commands.undo()
-        self.results.show_applied("", can_undo=False)
+        self._show_applied("", can_undo=False)
 
     def _on_changed(self) -> None:
         self.commands_changed.emit()
@@ -198,7 +208,9 @@ class BenchPage(QWidget):
             self.form.set_goals(result.goals)
         self.results.show_earlier(result)
 
-    def _ask_export(self, result: Result) -> None:
+    def _ask_export(self, result: Result | None) -> None:
+        if result is None:
+            return
         suffixes = {**SUFFIXES, ".png": "PNG image"}
         kinds = ";;".join(f"{title} (*{suffix})" for suffix, title in suffixes.items())
         file, kind = QFileDialog.getSaveFileName(self, "Export", "bench.html", kinds)

@@ -13,12 +13,12 @@ from PySide6.QtWidgets import QFrame, QSplitter, QWidget
 from app.bench.goals import NAMES
 from app.bench.record import BenchResult, answer, axis_title, cells, figure_of, heads
 from app.bench.sweep import CURVE, LOADS, Point
+from app.features.bench.apply_bar import ApplyBar
 from app.features.bench.figure_table import FigureRow, FigureTable
 from app.features.bench.trials import dots_of, goal_shown, latency_of, memory_mib
 from engine.units import setting_text
 from widgets.controls.combo import ElidedCombo
-from widgets.controls.layouts import STRETCH, button, dressed, hbox, label, stack, vbox, wrapped
-from widgets.controls.lines import ElidedLine
+from widgets.controls.layouts import STRETCH, dressed, hbox, label, stack, vbox, wrapped
 from widgets.plot.curve_plot import Curve, CurvePlot
 from widgets.plot.pareto_plot import ParetoPlot
 from widgets.theme.fonts import scaled
@@ -36,14 +36,9 @@ EMPTY = (
 
 
 class ResultsView(QFrame):
-    """`goals_moved(Goals)`: a line was dragged; `export_wanted(BenchResult)`; `apply_wanted(dict)`:
-    settings of a point; `undo_wanted`; `copy_wanted(dict)`: as command lines of other servers."""
+    """`goals_moved(Goals)`: a line was dragged."""
 
     goals_moved = Signal(object)
-    export_wanted = Signal(object)
-    apply_wanted = Signal(object)
-    undo_wanted = Signal()
-    copy_wanted = Signal(object)
 
     def __init__(self) -> None:
         super().__init__()
@@ -72,8 +67,6 @@ class ResultsView(QFrame):
         self._plots = stack(self.plot, self.pareto)
         self.earlier = dressed(ElidedCombo(), "Compare with an earlier run")
         self.earlier.setMinimumContentsLength(20)
-        self.export = button("Export…", lambda: self.export_wanted.emit(self.result),
-                             "HTML page, JSON, CSV or PNG")  # fmt: skip
         right = QWidget()
         vbox(hbox(self.kind, STRETCH), (self._plots, 1), of=right)
         split = self._split = QSplitter(Qt.Orientation.Vertical, childrenCollapsible=False)
@@ -81,16 +74,11 @@ class ResultsView(QFrame):
         split.addWidget(right)
         split.setStretchFactor(0, 2)
         split.setStretchFactor(1, 3)
-        self.apply = button("Apply", lambda: self._apply(self.chosen),
-                            "Apply the settings of the selected point to the engine")  # fmt: skip
-        self.undo = button("Undo", self.undo_wanted.emit, "Return to the settings before")
-        self.copy = button("Copy as…", lambda: self.copy_wanted.emit(self._settings(self.chosen)),
-                           "Command lines for vLLM, SGLang and TensorRT-LLM")  # fmt: skip
-        self.applied = ElidedLine("text_muted")
-        foot = hbox(label("Compare with", "muted"), self.earlier, (self.applied, 1), self.undo,
-                    self.apply, self.copy, self.export)  # fmt: skip
+        self.bar = ApplyBar(
+            lambda: self._settings(self.chosen), label("Compare with", "muted"), self.earlier
+        )
         margins = (SPACE_3, SPACE_3, SPACE_3, SPACE_3)
-        vbox(self.answer, (split, 1), foot, of=self, margins=margins)
+        vbox(self.answer, (split, 1), self.bar, of=self, margins=margins)
         self.show_result(None)
 
     def resizeEvent(self, event: QResizeEvent) -> None:
@@ -105,7 +93,6 @@ class ResultsView(QFrame):
 
     def show_result(self, result: BenchResult | None) -> None:
         self.result = result
-        self.export.setEnabled(result is not None)
         self.answer.setText(answer(result.points, result.goals, result.objective)
             if result is not None else EMPTY)
         self._fill()
@@ -155,19 +142,12 @@ class ResultsView(QFrame):
         settings = point.settings if point is not None else {}
         return {name: value for name, value in settings.items() if name not in LOADS}
 
-    def _apply(self, point: Point | None) -> None:
-        self.apply_wanted.emit(self._settings(point))
-
     def _on_dot(self, index: int) -> None:
         """A click applies; the row of the point is selected."""
         point = self._dotted[index]
         if self.result is not None and point in self.result.points:
             self.table.selectRow(self.result.points.index(point))
-        self._apply(point)
-
-    def show_applied(self, text: str, can_undo: bool) -> None:
-        self.applied.set_text(text)
-        self.undo.setVisible(can_undo)
+        self.bar.apply_wanted.emit(self._settings(point))
 
     # Curves -------------------------------------------------------------------------------------
 
@@ -175,8 +155,7 @@ class ResultsView(QFrame):
         result, kind = self.result, self.kind.currentData()
         is_pareto = kind in (LATENCY, MEMORY)
         self._plots.setCurrentWidget(self.pareto if is_pareto else self.plot)
-        self.apply.setEnabled(bool(self._settings(self.chosen)))
-        self.copy.setEnabled(self.result is not None)
+        self.bar.refresh(has_result=result is not None)
         if is_pareto:
             self._draw_pareto(result, kind)
         elif result is None:

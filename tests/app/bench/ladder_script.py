@@ -69,6 +69,7 @@ class ScriptedLadder:
         self.disturb: Callable[[int], float] = lambda number: 1.0
         self.lost: Quality | None = QUALITY
         self.applied: Mapping[str, Any] = {}
+        self.now: tuple[dict[str, Any], int] = ({}, 0)  # the run that begins
         self.seen: list[tuple[dict[str, Any], int]] = []
         self.compared: list[tuple[dict[str, Any], dict[str, Any]]] = []
 
@@ -87,6 +88,7 @@ class ScriptedLadder:
         limit_s: float = math.inf,
     ) -> EngineRun:  # fmt: skip
         users = pace.concurrency or 1
+        self.now = dict(settings), users
         slow = self.disturb(len(self.seen))
         self.seen.append((dict(settings), users))
         if users > 200:

@@ -108,7 +108,7 @@ def test_all_users_run_at_once_and_the_search_is_short() -> None:
 
 
 @settings(max_examples=60, deadline=None)
-@given(limit=st.floats(5, 400), start=st.integers(0, len(USERS) - 1))
+@given(limit=st.integers(5, 400).map(lambda ms: ms + 0.25), start=st.integers(0, len(USERS) - 1))
 def test_the_search_finds_the_largest_load_from_any_start(limit: float, start: int) -> None:
     goals, bench = Goals(itl=limit, percentile=50), ScriptedLadder()
     at = lambda changes, pace, *rest: bench.measure({**NAIVE, **changes}, pace, *rest)
@@ -129,6 +129,23 @@ def test_one_disturbed_run_does_not_change_the_users() -> None:
         bench = ScriptedLadder()
         bench.disturb = lambda run, number=number: 1.5 if run == number else 1.0
         assert [rung.users for rung in climb(bench).rungs] == quiet
+
+
+def test_runs_in_turn_overrule_a_disturbed_search() -> None:
+    """All runs of continuous batching with 6 users are slow, until they alternate with naive."""
+    bench, left = ScriptedLadder(), [2]
+    is_met = lambda: bench.applied["batching"] == "continuous" and left[0] > 0
+
+    def disturb(run: int) -> float:
+        if bench.now[1] != 6 or not is_met():
+            return 1.0
+        left[0] -= 1
+        return 1.9
+
+    bench.disturb = disturb
+    rung = by_key(climb(bench))["continuous"]
+    assert left == [0] and rung.is_kept and rung.users == 6
+    assert rung.best is not None and rung.best.figures["itl_ms"]["p50"] == pytest.approx(16)
 
 
 def test_a_goal_that_nothing_meets_has_the_nearest_load() -> None:

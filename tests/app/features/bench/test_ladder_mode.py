@@ -79,7 +79,7 @@ def test_all_rungs_are_measured_and_settings_go_back(
     assert len(view.plot.steps) == 7 == view.table.figures.rowCount()
     runs = kept(page, Kind.LADDER)
     assert [one.state for one in runs] == [State.DONE] and len(runs[0].sides) == 7
-    assert not view.apply.isEnabled()  # nothing meets the goal
+    assert not view.bar.apply.isEnabled()  # nothing meets the goal
     wait_restored(qtbot, application, before)
 
 
@@ -105,10 +105,15 @@ def test_users_are_searched_a_rung_is_applied_and_undone(
     view.plot.event(QMouseEvent(QEvent.Type.MouseButtonPress, at, view.plot.mapToGlobal(at),
                                 button, button, Qt.KeyboardModifier.NoModifier))  # fmt: skip
     assert view.rung is result.rungs[1] and view.settings["batching"] == "continuous"
-    view.apply.click()
+    view.bar.apply.click()
     value = config_of(application)
     qtbot.waitUntil(lambda: value("enable_prefix_caching") is False, timeout=WAIT_MS)
     assert value("kv_allocation") == "contiguous" and value("max_num_seqs") == 2
+    assert before is not None and not view.bar.undo.isHidden()
+    qtbot.waitUntil(lambda: not application.engine_settings.model.sent)
+    view.bar.undo.click()
+    qtbot.waitUntil(lambda: value("max_num_seqs") == before.max_num_seqs, timeout=WAIT_MS)
+    assert value("kv_allocation") == "paged" and value("enable_prefix_caching") is True
 
 
 def test_a_setting_that_fails_is_skipped_and_the_ladder_goes_on(

@@ -85,12 +85,12 @@ def test_hover_explains_a_click_applies_and_undo_returns(
     click(plot, index)
     qtbot.waitUntil(lambda: value("max_num_seqs") == wanted["max_num_seqs"], timeout=WAIT_MS)
     assert value("max_num_batched_tokens") == wanted["max_num_batched_tokens"]
-    assert results.chosen is results._dotted[index] and not results.undo.isHidden()
+    assert results.chosen is results._dotted[index] and not results.bar.undo.isHidden()
     qtbot.waitUntil(lambda: not application.engine_settings.model.sent)
-    results.undo.click()
+    results.bar.undo.click()
     assert before is not None
     qtbot.waitUntil(lambda: value("max_num_seqs") == before.max_num_seqs, timeout=WAIT_MS)
-    assert results.undo.isHidden()
+    assert results.bar.undo.isHidden()
 
 
 def test_a_trial_is_copied_as_command_lines(
@@ -102,7 +102,7 @@ def test_a_trial_is_copied_as_command_lines(
     results.table.selectRow(0)
     assert results.chosen is not None
     batch = results.chosen.settings["max_num_seqs"]
-    results.copy.click()
+    results.bar.copy.click()
     dialog = application.window.findChild(ServerDialog)
     assert dialog is not None and f"--max-num-seqs {batch}" in dialog.commands[0].text
     dialog.close()
@@ -134,7 +134,7 @@ def test_nothing_is_applied_while_it_runs(
     wait_end(qtbot, search)
     commands = [one.changes for one in application.bridge.engine.commands  # type: ignore[union-attr]
                 if hasattr(one, "changes")]  # fmt: skip
-    assert {"max_num_seqs": 7} not in commands and search.results.undo.isHidden()
+    assert {"max_num_seqs": 7} not in commands and search.results.bar.undo.isHidden()
 
 
 def test_closing_the_window_keeps_the_trials(

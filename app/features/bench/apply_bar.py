@@ -1,0 +1,47 @@
+"""`ApplyBar`: apply the selected settings, undo, copy them as command lines, export the result."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from PySide6.QtCore import Signal
+from PySide6.QtWidgets import QWidget
+
+from widgets.controls.layouts import Item, button, hbox
+from widgets.controls.lines import ElidedLine
+
+Settings = Mapping[str, Any]
+
+
+class ApplyBar(QWidget):
+    """`apply_wanted(settings)`, `copy_wanted(settings)`: of what is selected, from `selected`;
+    `undo_wanted`; `export_wanted`."""
+
+    apply_wanted = Signal(object)
+    copy_wanted = Signal(object)
+    undo_wanted = Signal()
+    export_wanted = Signal()
+
+    def __init__(self, selected: Callable[[], Settings], *before: Item) -> None:
+        """before: shown to the left."""
+        super().__init__()
+        self._selected = selected
+        self.applied = ElidedLine("text_muted")
+        self.undo = button("Undo", self.undo_wanted.emit, "Return to the settings before")
+        self.apply = button("Apply", lambda: self.apply_wanted.emit(selected()),
+                            "Apply the selected settings to the engine")  # fmt: skip
+        self.copy = button("Copy as…", lambda: self.copy_wanted.emit(selected()),
+                           "Command lines for vLLM, SGLang and TensorRT-LLM")  # fmt: skip
+        self.export = button("Export…", self.export_wanted.emit, "HTML page, JSON, CSV or PNG")
+        hbox(*before, (self.applied, 1), self.undo, self.apply, self.copy, self.export, of=self)
+        self.show_applied("", can_undo=False)
+
+    def refresh(self, *, has_result: bool) -> None:
+        self.export.setEnabled(has_result)
+        self.copy.setEnabled(has_result)
+        self.apply.setEnabled(has_result and bool(self._selected()))
+
+    def show_applied(self, text: str, *, can_undo: bool) -> None:
+        self.applied.set_text(text)
+        self.undo.setVisible(can_undo)
