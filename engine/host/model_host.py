@@ -28,6 +28,7 @@ from engine.runner.cuda_graphs import most_rows
 from engine.runner.model_runner import ModelRunner
 from engine.sampling.sampler import Sampler
 from engine.scheduling.block_pool import BlockPool, root_hash
+from engine.scheduling.prompt_limit import prompt_limit
 from engine.snapshot import MemoryPlan, ModelInfo
 from engine.speculation.draft_loading import draft_source, load_draft
 from engine.speculation.speculator import Speculator
@@ -133,8 +134,7 @@ class ModelHost:
     @property
     def prompt_limit(self) -> int:
         """See `Scheduler`."""
-        budget = self.info.token_budget
-        return 0 if budget is None else budget.prompt_limit(self.config)
+        return prompt_limit(self.config, self.info.token_budget)
 
     def use(self, config: EngineConfig) -> None:
         """Apply live settings; capture graphs if more requests may run."""

@@ -13,6 +13,7 @@ from engine.batch.batch import Span, pack
 from engine.config import LARGEST_BUDGET, EngineConfig
 from engine.memory.profiling import blocks_of
 from engine.runner.model_runner import ModelRunner
+from engine.scheduling.prompt_limit import prompt_limit
 from engine.snapshot import TokenBudget
 
 LIMIT_S = 0.4
@@ -71,9 +72,8 @@ def measured_budget(
 
 def with_largest_step(config: EngineConfig, budget: TokenBudget | None) -> EngineConfig:
     """`config` with the tokens of its largest step as the budget, for the memory plan."""
-    if budget is None or not (limit := budget.prompt_limit(config)):
-        return config
-    return config.replace(max_num_batched_tokens=limit)
+    limit = prompt_limit(config, budget)
+    return config.replace(max_num_batched_tokens=limit) if limit else config
 
 
 def _prompts(config: EngineConfig, tokens: int) -> list[Span]:

@@ -17,6 +17,7 @@ from engine.config import Change, EngineConfig
 from engine.messages import OutputEvent
 from engine.sampling_params import SamplingParams
 from engine.scheduling.block_pool import BlockPool, root_hash
+from engine.scheduling.prompt_limit import prompt_limit
 from engine.scheduling.request import Grant, Outcome, Request, longest_length, refit
 from engine.scheduling.scheduler import Scheduler
 from engine.simulate.decode_run import DecodeRun, simulated_token
@@ -291,8 +292,7 @@ class SimulatedEngine:
 
     @property
     def _prompt_limit(self) -> int:
-        budget = self.model_info.token_budget
-        return 0 if budget is None else budget.prompt_limit(self.config)
+        return prompt_limit(self.config, self.model_info.token_budget)
 
     def _new_pool(self) -> tuple[BlockPool, bytes]:
         pool = BlockPool(self.plan.num_blocks, self.config.block_size)

@@ -6,16 +6,9 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, NamedTuple
 
-from engine.config import LARGEST_BUDGET, EngineConfig
 from engine.snapshot.memory import BlockSnapshot, GpuFigures, MemorySnapshot
 from engine.snapshot.requests import Arrival, RequestSnapshot, RequestState
 from engine.snapshot.steps import StepRecord
-
-PROMPT_LIMIT_S = 2.0
-"""Of a step that computes one prompt while no request decodes. Nobody waits for a token then, and
-requests behind it wait for the whole prompt in any case; Stop and changed settings wait as well.
-Larger steps read the weights less often: Qwen3-0.6B in int4 takes 8 to 10 % less for a prompt of
-1,024 tokens in one step than in eight."""
 
 
 class TokenBudget(NamedTuple):
@@ -25,21 +18,6 @@ class TokenBudget(NamedTuple):
     tokens: int
     seconds: float
     limit_s: float
-
-    @property
-    def prompt_tokens(self) -> int:
-        """Of one prompt in a step while no request decodes: as many as take PROMPT_LIMIT_S."""
-        tokens = max(1, self.tokens)
-        most = min(LARGEST_BUDGET, self.tokens * PROMPT_LIMIT_S / max(1e-9, self.seconds))
-        while 2 * tokens <= most:
-            tokens *= 2
-        return tokens
-
-    def prompt_limit(self, config: EngineConfig) -> int:
-        """`prompt_tokens` where `config` has the measured budget, else 0: a budget that the user
-        set holds for every step."""
-        is_measured = config.max_num_batched_tokens == self.tokens
-        return self.prompt_tokens if is_measured and config.enable_chunked_prefill else 0
 
 
 @dataclass(frozen=True, slots=True, weakref_slot=True)

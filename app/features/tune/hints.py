@@ -10,6 +10,7 @@ from typing import Any
 
 from app.features.tune.gpu_layers import layers_moved, layers_now
 from engine.config import SETTINGS, EngineConfig
+from engine.scheduling.prompt_limit import prompt_tokens
 from engine.snapshot import (
     EngineSnapshot,
     SpeculationSnapshot,
@@ -219,8 +220,8 @@ class Hints:
                 f"Auto: {budget.tokens:,} tokens of a new prompt took "
                 f"{duration_text(budget.seconds)} at load (limit {duration_text(budget.limit_s)})"
             )
-            if budget.prompt_tokens > budget.tokens:
-                most = counted(budget.prompt_tokens, "token")
+            if (limit := prompt_tokens(budget)) > budget.tokens:
+                most = counted(limit, "token")
                 measured += f"; up to {most} of a prompt while no request decodes"
             slowest = max((second.slowest for second in self._seconds), default=(0.0, 0))
             if slowest[0] <= budget.limit_s:
