@@ -41,6 +41,7 @@ from engine.scheduling.request import Preempted, Request, check_token_ids, longe
 from engine.snapshot import BlockDetails, EngineSnapshot, MemoryPlan, ModelInfo
 from engine.step.loop import StepLoop
 from engine.step.output import OutputStream, RequestOutput
+from engine.telemetry.profiler import StepProfiler
 from engine.telemetry.snapshots import MemoryMeter, inspect_block, take_snapshot
 from engine.text.encoder import without_surrogates
 from engine.text.tokenizer import Tokenizer, encode_prompt, prompt_work
@@ -250,6 +251,12 @@ class LLMEngine:
         each of its layers in this thread."""
         self._loop.on_size = size
         report_layers(layer)
+
+    def profiler(self) -> StepProfiler:
+        """For the next steps: `with engine.profiler() as one: one.step(engine.step)`. End it before
+        settings are changed."""
+        self._loop.settle()
+        return StepProfiler(self._host.runner, self._host.sampler, self._loop.speculator)
 
     def with_weight_rates(self, peaks: Peaks, cancelled: Cancelled = lambda: False) -> Peaks:
         """`peaks` with the measured rates of the kernels, for a model on one device."""

@@ -25,6 +25,7 @@ from app.cli import (
     install_desktop,
     ladder,
     predict,
+    profile,
     quantize,
     serve,
     tune,
@@ -78,6 +79,8 @@ examples:
       find the fastest settings that meet a goal
   inferdeck ladder --workload voice-bot --goodput ttft:500 itl:50
       show what each serving technique gains
+  inferdeck profile --model ~/models/Qwen3-0.6B --trace steps.json
+      show where the time of a step goes
   inferdeck serve --model ~/models/Qwen3-0.6B
       run an OpenAI-compatible server
   inferdeck quantize --model ~/models/Qwen3-0.6B --method awq --output ~/models/Qwen3-0.6B-awq
@@ -147,7 +150,7 @@ def build_parser() -> argparse.ArgumentParser:
         title="commands", metavar="COMMAND", parser_class=CommandParser
     )
     for module in (
-        generate, bench, predict, tune, ladder, serve, quantize, evaluate, doctor, docs,
+        generate, bench, predict, tune, ladder, profile, serve, quantize, evaluate, doctor, docs,
         install_desktop,
     ):  # fmt: skip
         command = commands.add_parser(

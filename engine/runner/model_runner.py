@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from contextlib import nullcontext
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from typing import NoReturn
 
 import torch
@@ -105,6 +105,19 @@ class ModelRunner:
     def _compute_alone(self, batch: Batch) -> Tensor:
         """By the attention that is active."""
         return forward(self.model, batch.input_ids, batch.positions, batch.logits_indices)
+
+    @contextmanager
+    def without_replays(self) -> Iterator[None]:
+        """Inside of it no step is replayed that was captured or recorded outside; on the CPU steps
+        are recorded anew."""
+        kept = self.graphs, self.recordings
+        self.graphs = None
+        if self.recordings is not None:
+            self.recordings = DecodeRecordings(self._compute_alone, self.backend)
+        try:
+            yield
+        finally:
+            self.graphs, self.recordings = kept
 
     def release_graphs(self) -> None:
         """Free the captured and recorded steps; all steps are launched kernel by kernel from now

@@ -226,6 +226,9 @@ class DecodeRecordings:
         while self.nbytes > MOST_BYTES:
             del self._recordings[next(iter(self._recordings))]
 
+    def __len__(self) -> int:
+        return len(self._recordings)
+
     @property
     def nbytes(self) -> int:
         return sum(recording.nbytes for recording in self._recordings.values())

@@ -92,7 +92,7 @@ class Library:
             function = loaded[f"native_{name}"]
             function.argtypes = [_TYPES[one] for one in arguments]
             function.restype = ctypes.c_int32 if name == "barrier" else None
-            setattr(self, name, function if name == "barrier" else _heard_by_listeners(function))
+            setattr(self, name, function if name == "barrier" else heard_by_listeners(function))
 
     def product(self, weights: Packed, x: Tensor) -> Tensor:
         """x [T, inputs], contiguous, by packed weights: [T, outputs] in x's dtype."""
@@ -142,7 +142,9 @@ class Library:
         return result
 
 
-def _heard_by_listeners(function: Callable[..., None]) -> Callable[..., None]:
+def heard_by_listeners(function: Callable[..., None]) -> Callable[..., None]:
+    """`function`, told to whom `listen` names after each call."""
+
     def call(*arguments: Any) -> None:
         function(*arguments)
         if (to := getattr(_heard, "to", None)) is not None:

@@ -1,0 +1,427 @@
+"""Profiles the steps of a running engine: wraps the operations of its model while it runs.
+
+Inside its `with`, the linear layers, norms and embeddings of the model, the attention backend, the
+functions between matmuls and the sampler are replaced by wrappers that time them and name them in
+the trace of torch's profiler, which does not see compiled code by itself. Outside, nothing is
+wrapped. Captured graphs are not replayed meanwhile; steps recorded on the CPU are recorded anew,
+with the wrappers' marks among their calls.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from functools import cached_property
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.profiler import ProfilerActivity
+
+from engine.attention.interface import AttentionOptions
+from engine.batch.batch import Batch
+from engine.errors import InferdeckError
+from engine.kernels.cpu.library import heard_by_listeners
+from engine.kernels.linear import Linear
+from engine.kernels.registry import choose_linear
+from engine.models.layers import attention, norm, packing
+from engine.models.layers.experts import QuantizedExperts
+from engine.models.layers.norm import FusedRMSNorm
+from engine.numerics.experts import is_experts
+from engine.runner.model_runner import ModelRunner
+from engine.sampling.sampler import Sampler
+from engine.speculation.speculator import Speculator
+from engine.telemetry.profile import DECODE, PREFILL, Operation, StepsProfile
+
+_one_at_a_time = threading.Lock()
+
+QKV, OUTPUT, GATE_UP, DOWN = "qkv projection", "o projection", "gate/up projection", (
+    "down projection"
+)  # fmt: skip
+HEAD, ATTENTION, KV_WRITE, NORM = "LM head", "attention", "KV write", "norm"
+ROTARY, ACTIVATION, EMBEDDING, EXPERTS = "rotary", "activation", "embedding", "experts"
+SAMPLING, DRAFTING = "sampling", "drafting"
+
+_LINEARS = {
+    "q_proj": QKV, "k_proj": QKV, "v_proj": QKV, "qkv_proj": QKV, "c_attn": QKV,
+    "query_key_value": QKV, "o_proj": OUTPUT, "out_proj": OUTPUT, "gate_up_proj": GATE_UP,
+    "gate_proj": GATE_UP, "up_proj": GATE_UP, "down_proj": DOWN, "lm_head": HEAD,
+}  # fmt: skip
+"""By the last part of the module's name; others keep that name."""
+
+NORM_OPERATIONS, ROTARY_OPERATIONS, SILU_OPERATIONS = 4, 3, 5
+"""Per element: square, sum, scale, weight; two products and a sum; negation, exponential, sum,
+division, product with the other half."""
+
+
+class Work(NamedTuple):
+    """Bytes read and written, and operations."""
+
+    bytes: float
+    operations: float = 0.0
+
+
+class _Sum:
+    """Of one operation: calls, seconds, bytes, operations."""
+
+    def __init__(self) -> None:
+        self.values = np.zeros(4)
+
+
+Key = tuple[str, str, str]
+"""Kind of step, operation, kernel."""
+
+
+class StepProfiler:
+    """A context manager for the engine's thread. `step` runs and counts a step. Raises
+    InferdeckError if another profile runs in this process."""
+
+    def __init__(
+        self, runner: ModelRunner, sampler: Sampler, speculator: Speculator | None = None
+    ) -> None:
+        self._runner, self._sampler, self._speculator = runner, sampler, speculator
+        self._undo = ExitStack()
+        self._thread = 0
+        self._depth = 0
+        self._range: Any = None
+        self._since = 0.0
+        self._batch: Batch | None = None
+        self._seen: dict[tuple[int | None, int | None], tuple[int, int]] = {}
+        self._step: dict[Key, _Sum] = {}
+        self._sums: dict[Key, _Sum] = defaultdict(_Sum)
+        self._steps: dict[str, list[float]] = defaultdict(lambda: [0, 0, 0.0])
+        # told to a recording: it makes the same marks when it is replayed
+        self._begin = heard_by_listeners(self._begin_now)
+        self._end = heard_by_listeners(self._end_now)
+        activities = [ProfilerActivity.CPU]
+        if runner.device.type == "cuda":
+            activities.append(ProfilerActivity.CUDA)
+        os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # it would write to stderr
+        self._torch = torch.profiler.profile(activities=activities, record_shapes=True)
+
+    # -- around steps -----------------------------------------------------------------------
+
+    def __enter__(self) -> StepProfiler:
+        if not _one_at_a_time.acquire(blocking=False):
+            raise InferdeckError("Another profile is running.", "Wait until it ends.")
+        with ExitStack() as stack:
+            stack.callback(_one_at_a_time.release)
+            self._thread = threading.get_ident()
+            stack.enter_context(self._runner.without_replays())
+            self._wrap_model(stack)
+            self._wrap_functions(stack)
+            self._wrap_attention(stack)
+            self._wrap(stack, self._sampler, "launch", self._sampling, SAMPLING)
+            if self._speculator is not None:
+                for name in ("propose", "follow"):
+                    self._wrap(stack, self._speculator, name, lambda *_: ("", Work(0)), DRAFTING)
+            stack.enter_context(self._torch)
+            self._undo = stack.pop_all()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._undo.close()
+
+    def step(self, compute: Callable[[], Any]) -> Any:
+        """Run a step and count it, unless it was spent on recording the ones after it."""
+        recordings = self._runner.recordings
+        num_recorded = 0 if recordings is None else len(recordings)
+        self._step, self._batch = defaultdict(_Sum), None
+        began = time.perf_counter()
+        result = compute()
+        seconds = time.perf_counter() - began
+        if self._batch is not None and num_recorded == (
+            0 if recordings is None else len(recordings)
+        ):
+            for key, own in self._step.items():
+                self._sums[key].values += own.values
+            steps = self._steps[self._kind]
+            steps[0] += 1
+            steps[1] += self._batch.num_tokens
+            steps[2] += seconds
+        return result
+
+    @property
+    def num_steps(self) -> int:
+        """Counted so far."""
+        return int(sum(steps[0] for steps in self._steps.values()))
+
+    def profiles(self) -> tuple[StepsProfile, ...]:
+        """Of each kind of step that was seen; after the `with`."""
+        found = []
+        for kind in (PREFILL, DECODE):
+            if kind in self._steps:
+                num_steps, num_tokens, seconds = self._steps[kind]
+                operations = sorted(self._operations(kind), key=lambda one: -one.seconds)
+                counts = int(num_steps), int(num_tokens)
+                found.append(StepsProfile(kind, *counts, seconds, tuple(operations)))
+        return tuple(found)
+
+    def _operations(self, kind: str) -> Iterator[Operation]:
+        on_device = self._device_seconds
+        calls_of: dict[str, float] = defaultdict(float)
+        for (own, name, _), one in self._sums.items():
+            calls_of[_label(own, name)] += one.values[0]
+        for (own, name, kernel), one in self._sums.items():
+            if own != kind:
+                continue
+            calls, seconds, nbytes, count = one.values.tolist()
+            if on_device:  # which knows no kernels: alike for all calls
+                label = _label(kind, name)
+                seconds = on_device.get(label, 0.0) * calls / calls_of[label]
+            yield Operation(name, kernel, int(calls), seconds, nbytes, count)
+
+    def export_trace(self, file: Path) -> None:
+        """Write a Chrome trace (compressed if the name ends in .gz); once, after the `with`."""
+        self._torch.export_chrome_trace(str(file))
+
+    @cached_property
+    def _device_seconds(self) -> dict[str, float]:
+        """By label, the time of the kernels launched inside; {} on the CPU, where ours counts."""
+        if self._runner.device.type != "cuda":
+            return {}
+        found: dict[str, float] = defaultdict(float)
+        for event in self._torch.events() or ():
+            found[event.name] += event.device_time_total / 1e6
+        return found
+
+    # -- marks ------------------------------------------------------------------------------
+
+    @property
+    def _kind(self) -> str:
+        batch = self._batch
+        is_prompt = batch is not None and batch.num_tokens > len(batch.logits_indices)
+        return PREFILL if is_prompt else DECODE
+
+    def _begin_now(self, name: str, shapes: str) -> None:
+        """What an operation calls is part of it: only the outermost counts."""
+        self._depth += 1
+        if self._depth == 1:
+            self._range = _Range(_label(self._kind, name), keyword_values={"shapes": shapes})
+            self._range.__enter__()
+            self._since = time.perf_counter()
+
+    def _end_now(self, name: str, kernel: str, work: Work) -> None:
+        self._depth -= 1
+        if self._depth == 0:
+            seconds = time.perf_counter() - self._since
+            self._range.__exit__(None, None, None)
+            self._step[self._kind, name, kernel].values += (1, seconds, *work)
+
+    def _failed(self) -> None:
+        self._depth -= 1
+        if self._depth == 0:
+            self._range.__exit__(None, None, None)
+
+    # -- wrapping ---------------------------------------------------------------------------
+
+    def _wrap(
+        self,
+        stack: ExitStack,
+        owner: Any,
+        attribute: str,
+        work: Callable[..., tuple[str, Work]],
+        name: str,
+    ) -> None:
+        """Replace owner.attribute until the stack is closed. work(result, *args): kernel and work
+        of a call."""
+        compute, before = getattr(owner, attribute), vars(owner).get(attribute)
+        mine = self._thread
+
+        def wrapped(*args: Any, **kwargs: Any) -> Any:
+            if threading.get_ident() != mine:
+                return compute(*args, **kwargs)
+            shapes = ", ".join(str([*one.shape]) for one in args if isinstance(one, Tensor))
+            self._begin(name, shapes)
+            try:
+                result = compute(*args, **kwargs)
+            except BaseException:
+                self._failed()
+                raise
+            self._end(name, *work(result, *args))
+            return result
+
+        vars(owner)[attribute] = wrapped
+        if before is None:
+            stack.callback(vars(owner).pop, attribute)
+        else:
+            stack.callback(vars(owner).__setitem__, attribute, before)
+
+    def _wrap_model(self, stack: ExitStack) -> None:
+        experts: list[str] = []
+        for path, module in self._runner.model.named_modules():
+            own = path.rpartition(".")[2]
+            if any(path.startswith(f"{one}.") for one in experts):
+                continue
+            if isinstance(module, QuantizedExperts) or is_experts(module):
+                experts.append(path)
+                self._wrap(stack, module, "forward", _experts_work(module), EXPERTS)
+            elif isinstance(module, Linear):
+                name = _LINEARS.get(own, own)
+                self._wrap(stack, module, "product", _linear_work(module), name)
+            elif isinstance(module, FusedRMSNorm) or any(True for _ in module.children()):
+                continue
+            elif "Rotary" in (kind := type(module).__name__):
+                self._wrap(stack, module, "forward", _moved, ROTARY)
+            elif "Norm" in kind:
+                self._wrap(stack, module, "forward", _normed, NORM)
+            elif "Embedding" in kind:
+                self._wrap(stack, module, "forward", _looked_up, EMBEDDING)
+
+    def _wrap_functions(self, stack: ExitStack) -> None:
+        """In the modules that use them, for they import them by name."""
+        self._wrap(stack, norm, "rms_norm", _normed, NORM)
+        self._wrap(stack, norm, "add_rms_norm", _added_and_normed, NORM)
+        self._wrap(stack, attention, "rotate_heads", _rotated, ROTARY)
+        self._wrap(stack, packing, "silu_and_mul", _silu, ACTIVATION)
+
+    def _wrap_attention(self, stack: ExitStack) -> None:
+        backend: Any = self._runner.backend
+        halves = [backend.host, backend.gpu] if hasattr(backend, "host") else [backend]
+        for one in halves:
+            self._wrap(stack, one, "write", self._written(one), KV_WRITE)
+            self._wrap(stack, one, "attend", self._attended(one), ATTENTION)
+            self._listen_to_steps(stack, one)
+
+    def _listen_to_steps(self, stack: ExitStack, backend: Any) -> None:
+        begin = backend.begin_step
+
+        def begin_step(batch: Batch) -> None:
+            self._batch, self._seen = batch, {}
+            begin(batch)
+
+        vars(backend)["begin_step"] = begin_step
+        stack.callback(vars(backend).pop, "begin_step")
+
+    # -- work that depends on lengths -------------------------------------------------------
+
+    def _written(self, backend: Any) -> Callable[..., tuple[str, Work]]:
+        def work(_: None, layer: int, k: Tensor, v: Tensor) -> tuple[str, Work]:
+            stored = len(k) * _bytes_per_token(backend.caches[layer], backend.block_size)
+            return "", Work(k.nbytes + v.nbytes + stored)
+
+        return work
+
+    def _attended(self, backend: Any) -> Callable[..., tuple[str, Work]]:
+        def work(
+            result: Tensor, layer: int, q: Tensor, options: AttentionOptions
+        ) -> tuple[str, Work]:
+            cache = backend.caches[layer]
+            keys, pairs = self._visible(options.window, options.chunk)
+            stored = keys * _bytes_per_token(cache, backend.block_size)
+            each = 2 * q.shape[1] * (q.shape[2] + result.shape[2])
+            return "", Work(q.nbytes + result.nbytes + stored, pairs * each)
+
+        return work
+
+    def _visible(self, window: int | None, chunk: int | None) -> tuple[int, int]:
+        """Tokens whose keys the step reads, and pairs of a token and one that it attends to."""
+        if (window, chunk) not in self._seen:
+            keys = pairs = 0
+            batch = self._batch
+            assert batch is not None
+            for request, length in enumerate(batch.seq_lens):
+                places = np.arange(length - batch.query_len(request), length)
+                if not length or not len(places):
+                    continue
+                firsts = np.zeros_like(places)
+                if window:
+                    firsts = np.maximum(0, places - window + 1)
+                elif chunk:
+                    firsts = places // chunk * chunk
+                keys += length - int(firsts[0])
+                pairs += int((places - firsts + 1).sum())
+            self._seen[window, chunk] = keys, pairs
+        return self._seen[window, chunk]
+
+    def _sampling(self, _: object, logits: Tensor, *__: object) -> tuple[str, Work]:
+        return "", Work(logits.nbytes)
+
+
+_Range = torch._C._profiler._RecordFunctionFast
+"""`torch.profiler.record_function` without a torch operation, which a recorder would note."""
+
+
+def _label(kind: str, name: str) -> str:
+    return f"{kind}: {name}"
+
+
+def _bytes_per_token(cache: Any, block_size: int) -> float:
+    """Of the keys and values of one layer."""
+    num_blocks = cache.keys.elements.shape[0]
+    return float(cache.nbytes / (num_blocks * block_size))
+
+
+def _linear_work(module: Linear) -> Callable[..., tuple[str, Work]]:
+    def work(result: Any, x: Tensor) -> tuple[str, Work]:
+        rows = x.numel() // module.in_features
+        if module.packed is None:
+            weight = module._parameters["weight"]
+            assert weight is not None
+            weights, kernel = weight.nbytes, choose_linear(weight.dtype, weight.device.type, rows)
+        else:
+            weights, kernel = module.packed.nbytes, module.packed.title
+        outputs = rows * module.out_features
+        bias = 0 if module.bias is None else module.bias.nbytes
+        nbytes = x.nbytes + weights + bias + outputs * x.element_size()
+        return kernel, Work(nbytes, 2.0 * outputs * module.in_features)
+
+    return work
+
+
+def _experts_work(module: nn.Module) -> Callable[..., tuple[str, Work]]:
+    """Of the experts that are chosen."""
+
+    def work(result: Tensor, x: Tensor, chosen: Tensor, *_: object) -> tuple[str, Work]:
+        if isinstance(module, QuantizedExperts):
+            nbytes, weights, kernel = module.packed_bytes, module.num_weights, module.title
+        else:
+            parameters = list(module.parameters())
+            nbytes, kernel = sum(one.nbytes for one in parameters), ""
+            weights = sum(one.numel() for one in parameters)
+        count = int(getattr(module, "num_experts"))  # noqa: B009
+        read = nbytes / count * int(chosen.unique().numel())
+        return kernel, Work(x.nbytes + result.nbytes + read, 2.0 * weights / count * chosen.numel())
+
+    return work
+
+
+def _moved(result: Any, *args: Any, **_: Any) -> tuple[str, Work]:
+    """Looked up: read and written."""
+    tensors = result if isinstance(result, tuple) else (result,)
+    return "", Work(2 * sum(one.nbytes for one in tensors))
+
+
+def _looked_up(result: Tensor, token_ids: Tensor) -> tuple[str, Work]:
+    return "", Work(token_ids.nbytes + 2 * result.nbytes)
+
+
+def _normed(result: Tensor, x: Tensor, *rest: Any) -> tuple[str, Work]:
+    weight = rest[0].nbytes if rest else 0
+    return "", Work(x.nbytes + result.nbytes + weight, NORM_OPERATIONS * x.numel())
+
+
+def _added_and_normed(
+    result: tuple[Tensor, Tensor], x: Tensor, residual: Tensor, weight: Tensor, *_: Any
+) -> tuple[str, Work]:
+    nbytes = x.nbytes + residual.nbytes + weight.nbytes + sum(one.nbytes for one in result)
+    return "", Work(nbytes, (NORM_OPERATIONS + 1) * x.numel())
+
+
+def _rotated(
+    result: Tensor, heads: Tensor, cos: Tensor, sin: Tensor, norms: Any = None
+) -> tuple[str, Work]:
+    """With the norm of each head, where it is part of it."""
+    each = ROTARY_OPERATIONS + (0 if norms is None else NORM_OPERATIONS)
+    nbytes = heads.nbytes + result.nbytes + cos.nbytes + sin.nbytes
+    return "", Work(nbytes, each * heads.numel())
+
+
+def _silu(result: Tensor, gate_up: Tensor) -> tuple[str, Work]:
+    return "", Work(gate_up.nbytes + result.nbytes, SILU_OPERATIONS * result.numel())
