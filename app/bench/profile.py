@@ -13,7 +13,8 @@ from engine.errors import ConfigError
 from engine.hardware.peaks import Peaks, peaks_for
 from engine.llm_engine import LLMEngine
 from engine.sampling_params import SamplingParams
-from engine.telemetry.profile import DECODE, PREFILL, REST, StepsProfile, bound_text, roof_share
+from engine.snapshot.profile import DECODE, PREFILL, REST, StepsProfile
+from engine.telemetry.profile import as_dict, bound_text, roof_share
 from engine.units import (
     bandwidth_text,
     bytes_text,
@@ -49,7 +50,7 @@ class ProfiledLoad(NamedTuple):
                 "flops_per_s": self.peaks.flops_per_s, "dtype": self.peaks.dtype,
             },
             "profiles": [
-                {**one.as_dict(self.peaks), "plain_step_ms": 1e3 * self.plain_s.get(one.kind, 0.0)}
+                {**as_dict(one, self.peaks), "plain_step_ms": 1e3 * self.plain_s.get(one.kind, 0.0)}
                 for one in self.profiles
             ],
         }  # fmt: skip

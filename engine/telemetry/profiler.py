@@ -36,8 +36,8 @@ from engine.models.layers.norm import FusedRMSNorm
 from engine.numerics.experts import is_experts
 from engine.runner.model_runner import ModelRunner
 from engine.sampling.sampler import Sampler
+from engine.snapshot.profile import DECODE, PREFILL, Operation, StepsProfile
 from engine.speculation.speculator import Speculator
-from engine.telemetry.profile import DECODE, PREFILL, Operation, StepsProfile
 
 _one_at_a_time = threading.Lock()
 

@@ -16,8 +16,9 @@ from engine.errors import InferdeckError
 from engine.hardware.peaks import Peaks
 from engine.kernels.cpu.check import library
 from engine.models.layers import attention, norm, packing
+from engine.snapshot.profile import DECODE, PREFILL, Operation, StepsProfile
 from engine.telemetry import profiler as profiling
-from engine.telemetry.profile import DECODE, PREFILL, Operation, StepsProfile, bound_text
+from engine.telemetry.profile import as_dict, bound_text, least_s
 from engine.telemetry.profiler import StepProfiler
 from tests.engine import tiny_models
 
@@ -85,7 +86,7 @@ def test_operations_and_the_rest_add_up_to_the_steps(
     assert profiler.num_steps == sum(one.num_steps for one in found.values())
     for one in found.values():
         assert 0 < sum(each.seconds for each in one.operations) < one.seconds
-        shares = one.as_dict(PEAKS)
+        shares = as_dict(one, PEAKS)
         total = sum(each["share"] for each in shares["operations"])
         assert total + shares["rest_ms"] / shares["step_ms"] == pytest.approx(1)
 
@@ -207,8 +208,8 @@ def test_the_bound_follows_from_the_peaks() -> None:
     few, many = (Operation("x", "", 1, 2.0, 1e9, count) for count in (9.9e9, 10.1e9))
     assert (bound_text(few, PEAKS), bound_text(many, PEAKS)) == ("memory", "compute")
     assert (few.bytes_per_s, few.operations_per_s, few.intensity) == (0.5e9, 4.95e9, 9.9)
-    assert few.least_s(PEAKS) == pytest.approx(0.1)
-    assert many.least_s(PEAKS) == pytest.approx(0.101)
+    assert least_s(few, PEAKS) == pytest.approx(0.1)
+    assert least_s(many, PEAKS) == pytest.approx(0.101)
 
 
 @pytest.mark.skipif(library() is None, reason="no compiled kernels")
