@@ -205,6 +205,8 @@ class EngineWorker(threading.Thread):
                 self._emit(m.BlockInspected(block, details))
             case m.MeasurePeaks():
                 self._emit(self._served.measure_peaks())
+            case m.ProfileSteps(num_steps):
+                self._served.profile.begin(self._engine, num_steps)
             case m.CountTokens():
                 self._intake.count(self._engine, command)
             case Counted():
@@ -217,10 +219,11 @@ class EngineWorker(threading.Thread):
     def _step(self) -> None:
         engine = self._engine
         if engine is None or not engine.has_unfinished:
+            self._served.profile.end()
             return
         known, shrunk = engine.model_info.notices, engine.times_shrunk
         with self.heartbeat.during("step", STEP_S):
-            events = engine.step()
+            events = self._served.profile.step(engine)
             self._stale = True
             self._is_first = any(event.is_first for event in events)
             for event in events:
@@ -270,6 +273,7 @@ _NAMES: dict[type, tuple[str, float]] = {
     m.Reconfigure: ("changing settings", SLOW_S), m.MeasurePeaks: ("measuring", FIRST_STEP_S),
     m.AddRequest: ("adding a request", COMMAND_S), Encoded: ("adding a request", COMMAND_S),
     m.Abort: ("aborting a request", COMMAND_S), m.InspectBlock: ("inspecting a block", COMMAND_S),
-    m.CountTokens: ("counting tokens", COMMAND_S), m.Stop: ("stopping", SLOW_S),
+    m.ProfileSteps: ("profiling", FIRST_STEP_S), m.CountTokens: ("counting tokens", COMMAND_S),
+    m.Stop: ("stopping", SLOW_S),
 }  # fmt: skip
 """What a command is called, and how long it may take without progress."""

@@ -23,6 +23,7 @@ from engine.snapshot import (
     ModelInfo,
     RequestTimes,
 )
+from engine.snapshot.profile import StepsProfile
 
 ChatMessages = tuple[Mapping[str, str], ...]
 Prompt = str | tuple[int, ...] | ChatMessages
@@ -91,6 +92,13 @@ class MeasurePeaks:
 
 
 @dataclass(frozen=True, slots=True)
+class ProfileSteps:
+    """Profile the next `num_steps` steps of the running requests. Answered by StepsProfiled."""
+
+    num_steps: int
+
+
+@dataclass(frozen=True, slots=True)
 class CountTokens:
     """Count the tokens of a text with the loaded model. Answered by TokensCounted. client: as in
     AddRequest."""
@@ -106,8 +114,8 @@ class Stop:
 
 
 Command = (
-    Load | Unload | AddRequest | Abort | Reconfigure | InspectBlock | MeasurePeaks | CountTokens
-    | Stop
+    Load | Unload | AddRequest | Abort | Reconfigure | InspectBlock | MeasurePeaks | ProfileSteps
+    | CountTokens | Stop
 )  # fmt: skip
 
 
@@ -255,6 +263,16 @@ class PeaksMeasured:
 
 
 @dataclass(frozen=True, slots=True)
+class StepsProfiled:
+    """The profiled steps: fewer than requested where the requests ended. `profiles`: empty if none
+    was; `why_not`: the reason. `trace`: a Chrome trace, compressed with gzip."""
+
+    profiles: tuple[StepsProfile, ...] = ()
+    why_not: str = ""
+    trace: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
 class TokensCounted:
     """The number of tokens of a text. `num_tokens`: None where no model is loaded."""
 
@@ -290,6 +308,6 @@ class Recovered:
 
 Event = (
     LoadProgress | Loaded | LoadFailed | Unloaded | OutputEvent | RequestFailed | Reconfigured
-    | ReconfigureFailed | MadeRoom | SnapshotEvent | BlockInspected | PeaksMeasured | TokensCounted
-    | EngineCrashed | Stalled | Recovered
+    | ReconfigureFailed | MadeRoom | SnapshotEvent | BlockInspected | PeaksMeasured | StepsProfiled
+    | TokensCounted | EngineCrashed | Stalled | Recovered
 )  # fmt: skip

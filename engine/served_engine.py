@@ -25,6 +25,7 @@ from engine.hardware.devices import CPU
 from engine.hardware.peaks import peaks_for
 from engine.heartbeat import SLOWEST_FLOPS, Heartbeat
 from engine.intake import replaced_by
+from engine.profile_run import ProfileRun
 from engine.snapshot import FinishReason
 
 if TYPE_CHECKING:
@@ -65,9 +66,11 @@ class ServedEngine:
         self._emit, self._end_requests = emit, end_requests
         self._heartbeat, self._stopping, self._factory = heartbeat, stopping, factory
         self._last_progress = 0.0
+        self.profile = ProfileRun(emit)
 
     def let_go(self) -> LLMEngine | None:
         """The engine, which is served no more."""
+        self.profile.end()
         engine, self.engine = self.engine, None
         return engine
 
@@ -136,6 +139,7 @@ class ServedEngine:
         engine = self.engine
         if engine is None:
             return
+        self.profile.end()
         began, num_notices = time.perf_counter(), len(engine.model_info.notices)
         before = engine.preempted
         try:

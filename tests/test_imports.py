@@ -80,8 +80,8 @@ ENGINE_ROOMS = (
     "hardware", "numerics", "config.py", "sampling_params.py", "messages.py", "text", "scheduling",
     "batch", "sampling", "formats", "kernels", "attention", "runner", "models", "parallel",
     "speculation", "memory", "host", "telemetry", "simulate", "step", "llm_engine.py",
-    "heartbeat.py", "intake.py", "served_engine.py", "engine_worker.py", "engine_thread.py",
-    "quantize", "evaluate",
+    "heartbeat.py", "intake.py", "profile_run.py", "served_engine.py", "engine_worker.py",
+    "engine_thread.py", "quantize", "evaluate",
 )  # fmt: skip
 """Low to high."""
 

@@ -238,6 +238,8 @@ class ForeignEngine(LoopThread):
             case m.MeasurePeaks():
                 why = f"{self._server} does not report peak bandwidth or FLOPS."
                 self._emit(m.PeaksMeasured(None, why))
+            case m.ProfileSteps():
+                self._emit(m.StepsProfiled(why_not=f"{self._server} cannot be profiled."))
             case m.CountTokens(key, text):
                 self._spawn(self._count_tokens(key, text))
 

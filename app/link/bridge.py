@@ -69,6 +69,7 @@ class EngineBridge(QObject):
     snapshot = Signal(object)  # EngineSnapshot with the steps and samples of all merged ones
     block_inspected = Signal(object)  # BlockInspected
     peaks_measured = Signal(object)  # PeaksMeasured
+    steps_profiled = Signal(object)  # StepsProfiled
     tokens_counted = Signal(object)  # TokensCounted
     crashed = Signal(object)  # EngineCrashed
     stalled_changed = Signal(object)  # Stalled | None: the engine answers again, or was replaced
@@ -241,6 +242,10 @@ class EngineBridge(QObject):
         """Measure the machine's peaks; `peaks_measured` answers."""
         self._submit(messages.MeasurePeaks())
 
+    def profile_steps(self, num_steps: int) -> None:
+        """Profile the next steps; `steps_profiled` answers."""
+        self._submit(messages.ProfileSteps(num_steps))
+
     def count_tokens(self, key: str, text: str) -> None:
         """Count the tokens of a text; `tokens_counted` answers under `key`. Does nothing without an
         open model."""
@@ -352,6 +357,8 @@ class EngineBridge(QObject):
                 self.block_inspected.emit(event)
             case messages.PeaksMeasured():
                 self.peaks_measured.emit(event)
+            case messages.StepsProfiled():
+                self.steps_profiled.emit(event)
 
     def _now(self, state: EngineState, loaded: messages.Loaded | None = None) -> None:
         self.model, self.config, self.plan = (

@@ -142,6 +142,8 @@ class Hub:
                 self._answer_askers(block, lambda key: event)
             case m.PeaksMeasured():
                 self._answer_askers(m.MeasurePeaks, lambda key: event)
+            case m.StepsProfiled():
+                self._answer_askers(m.ProfileSteps, lambda key: event)
             case m.ReconfigureFailed() if self._changes:
                 self._answer(self._changes.popleft(), self._offers.redacted(event))
             case _:
@@ -239,6 +241,8 @@ class Hub:
                 self._ask(session, block, command)
             case m.MeasurePeaks():
                 self._ask(session, m.MeasurePeaks, command)
+            case m.ProfileSteps():
+                self._ask(session, m.ProfileSteps, command)
             case m.Unload() | m.Abort():
                 submit(command)
 

@@ -17,7 +17,7 @@ from engine.config import EngineConfig
 from engine.errors import ConfigError, ErrorInfo
 from engine.snapshot import ModelInfo
 
-_CONTROLS = (m.Load, m.Unload, m.Reconfigure, m.MeasurePeaks, CancelLoad)
+_CONTROLS = (m.Load, m.Unload, m.Reconfigure, m.MeasurePeaks, m.ProfileSteps, CancelLoad)
 _LOOK_ONLY = (
     "Attached windows may only view and chat (--no-control is set).",
     "Ask the server administrator.",
@@ -66,6 +66,8 @@ def refused(command: WireCommand, error: ErrorInfo, loaded: m.Loaded | None) -> 
             yield m.BlockInspected(block, None)
         case m.MeasurePeaks():
             yield m.PeaksMeasured(None, error.cause)
+        case m.ProfileSteps():
+            yield m.StepsProfiled(why_not=error.cause)
 
 
 class Offers:

@@ -74,15 +74,15 @@ class _History(msgspec.Struct, array_like=True):
 _COMMANDS: dict[str, Any] = {
     "load": _Load, "unload": m.Unload, "add": _AddRequest, "abort": m.Abort,
     "reconfigure": dict[str, Any], "inspect": m.InspectBlock, "peaks": m.MeasurePeaks,
-    "count": m.CountTokens, "cancel": dict[str, Any],
+    "profile": m.ProfileSteps, "count": m.CountTokens, "cancel": dict[str, Any],
 }  # fmt: skip
 EVENTS: dict[str, Any] = {
     "progress": m.LoadProgress, "loaded": m.Loaded, "load-failed": m.LoadFailed,
     "unloaded": m.Unloaded, "output": OUTPUT.wire, "failed": m.RequestFailed,
     "reconfigured": m.Reconfigured, "reconfigure-failed": m.ReconfigureFailed,
     "snapshot": WireSnapshot, "block": m.BlockInspected, "peaks": m.PeaksMeasured,
-    "counted": m.TokensCounted, "crashed": m.EngineCrashed, "history": _History,
-    "made-room": m.MadeRoom, "stalled": m.Stalled, "recovered": m.Recovered,
+    "profile": m.StepsProfiled, "counted": m.TokensCounted, "crashed": m.EngineCrashed,
+    "history": _History, "made-room": m.MadeRoom, "stalled": m.Stalled, "recovered": m.Recovered,
 }  # fmt: skip
 OPTIONAL: dict[type, str] = {m.Stalled: "stalled", m.Recovered: "recovered"}
 """Events that some windows of this protocol version cannot read: see `Hello.reads`."""

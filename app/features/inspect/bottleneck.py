@@ -10,6 +10,7 @@ from PySide6.QtCore import QTimer, Signal
 from PySide6.QtGui import QResizeEvent, QShowEvent
 from PySide6.QtWidgets import QBoxLayout, QComboBox, QFrame, QLabel, QStackedLayout, QWidget
 
+from app.features.inspect.profile_view import ProfileView
 from app.features.inspect.step_breakdown import (
     Chosen,
     StepBreakdown,
@@ -25,7 +26,7 @@ from app.features.inspect.what_if_table import (
     is_enabled,
     value_of,
 )
-from engine.messages import PeaksMeasured
+from engine.messages import PeaksMeasured, StepsProfiled
 from engine.snapshot import EngineSnapshot, Part, StepRecord
 from engine.telemetry.gain import GainEstimate, MeasuredGain, corrected
 from engine.units import counted, duration_text
@@ -45,6 +46,7 @@ NO_PEAKS = (
 )
 NOT_RECORDED = "Peak memory bandwidth and compute were not recorded."
 RECORDED = "Settings in a recording are read-only."
+PROFILED_STEPS = 16
 NOT_THERE = "No recent steps match this filter."
 AGAIN_S = 60.0
 """Peaks that were measured on a busy machine are measured again, no more often than this."""
@@ -59,11 +61,13 @@ _MOST_PARTS = 0.42  # of the panel's width
 
 
 class BottleneckPanel(QFrame):
-    """`measure_wanted`: measure the machine's peaks. `estimated`: potential gain per setting and
+    """`measure_wanted`: measure the machine's peaks. `profile_wanted(num_steps)`: profile the next
+    steps. `estimated`: potential gain per setting and
     value, as text; also while hidden. `applied(changes)`: apply these settings now.
     """
 
     measure_wanted = Signal()
+    profile_wanted = Signal(int)
     estimated = Signal(object)  # dict[str, dict[Any, str]]
     applied = Signal(object)  # dict[str, Any]
 
@@ -103,6 +107,9 @@ class BottleneckPanel(QFrame):
         self._stack = QStackedLayout(self)
         self._stack.addWidget(self._empty)
         self._stack.addWidget(self._area)
+        self.profile = ProfileView()
+        self.profile.closed.connect(self._close_profile)
+        self._stack.addWidget(self.profile)
 
     def _make_left(self) -> QWidget:
         self.verdict = dressed(Label(wordWrap=True), role="title")
@@ -119,10 +126,16 @@ class BottleneckPanel(QFrame):
             "Measure again", self._measure,
             "Measure peak memory bandwidth and compute (takes 0.5 s, requires an idle engine)",
         )  # fmt: skip
+        self.profile_steps = button(
+            "Profile steps", self._profile,
+            f"Time, bytes and operations of the next {PROFILED_STEPS} steps, by operation",
+        )  # fmt: skip
+        self.profile_line = _wrapped()
         left = QWidget()
         vbox(
             self.verdict, hbox((self.note, 1), self.chosen), self.bar, self.counted,
-            hbox((self.peaks_line, 1), self.measure), STRETCH, of=left, spacing=SPACE_1,
+            hbox((self.peaks_line, 1), self.measure),
+            hbox((self.profile_line, 1), self.profile_steps), STRETCH, of=left, spacing=SPACE_1,
         )  # fmt: skip
         return left
 
@@ -178,6 +191,22 @@ class BottleneckPanel(QFrame):
             self._renew(self.model.breakdown())
         self._show_breakdown()
 
+    def _profile(self) -> None:
+        self.profile_steps.setEnabled(False)
+        self.profile_line.setText("Profiling the next steps…")
+        self.profile_wanted.emit(PROFILED_STEPS)
+
+    def show_profile(self, event: StepsProfiled) -> None:
+        self.profile_steps.setEnabled(True)
+        self.profile_line.setText(f"Not profiled: {event.why_not}" if event.why_not else "")
+        if event.profiles and self.model.peaks is not None:
+            self.profile.show_profile(event, self.model.peaks)
+            self._stack.setCurrentWidget(self.profile)
+
+    def _close_profile(self) -> None:
+        self._stack.setCurrentWidget(self._area)
+        self._show_breakdown()
+
     def open_model(self) -> None:
         self._is_measuring, self._why_not = False, ""
         self._shown_at = float("-inf")
@@ -189,6 +218,9 @@ class BottleneckPanel(QFrame):
 
     def _reset(self, *, is_open: bool) -> None:
         self._again.stop()
+        self.profile_steps.setEnabled(True)
+        self.profile_line.setText("")
+        self._stack.setCurrentWidget(self._area)
         self.model.clear()
         self._estimates = ()
         self._is_open, self._asked, self._is_idle, self._not_reported = is_open, False, False, ""
@@ -198,6 +230,7 @@ class BottleneckPanel(QFrame):
         """Show a recording: measuring and applying are off."""
         self._is_live = False
         self.measure.hide()
+        self.profile_steps.hide()
         self.table.refuse = lambda name, value: RECORDED
 
     def showEvent(self, event: QShowEvent) -> None:
@@ -243,7 +276,7 @@ class BottleneckPanel(QFrame):
 
     def _show_breakdown(self, of_all: StepBreakdown | None = None) -> None:
         """`of_all`: the breakdown of all steps, where already computed."""
-        if not self.isVisible():
+        if not self.isVisible() or self._stack.currentWidget() is self.profile:
             return
         chosen = list(Chosen)[self.chosen.currentIndex()]
         breakdown = of_all if of_all and chosen is Chosen.ALL else self.model.breakdown(chosen)

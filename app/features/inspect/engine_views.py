@@ -100,6 +100,8 @@ class EngineViews(QObject):
         self.timeline.set_explain(self.bottleneck.step_text)
         self.bottleneck.measure_wanted.connect(bridge.measure_peaks)
         bridge.peaks_measured.connect(self.bottleneck.show_peaks)
+        self.bottleneck.profile_wanted.connect(bridge.profile_steps)
+        bridge.steps_profiled.connect(self.bottleneck.show_profile)
         bridge.ended.connect(self._on_ended)
         bridge.snapshot.connect(self._on_snapshot)
         bridge.state_changed.connect(self._on_state)

@@ -48,6 +48,7 @@ class Player(QObject):
     snapshot = Signal(object)
     block_inspected = Signal(object)
     peaks_measured = Signal(object)
+    steps_profiled = Signal(object)
     crashed = Signal(object)
     state_changed = Signal(object)
 
@@ -83,6 +84,9 @@ class Player(QObject):
 
     def measure_peaks(self) -> None:
         """The recording has them."""
+
+    def profile_steps(self, num_steps: int) -> None:
+        """Nothing to profile."""
 
     # Playing ------------------------------------------------------------------------------------
 

@@ -105,5 +105,6 @@ COMMANDS = st.one_of(
     })),
     st.builds(m.InspectBlock, NUMBERS),
     st.just(m.MeasurePeaks()),
+    st.builds(m.ProfileSteps, NUMBERS),
     st.builds(m.CountTokens, WORDS, WORDS),
 )  # fmt: skip

@@ -1,0 +1,131 @@
+"""`ProfileView`: the operations of profiled steps, on a roofline and in a table."""
+
+from __future__ import annotations
+
+import gzip
+from pathlib import Path
+
+from PySide6.QtCore import Signal
+from PySide6.QtWidgets import QComboBox, QFileDialog, QHeaderView, QMessageBox, QWidget
+
+from app.features.bench.figure_table import FigureRow, FigureTable
+from engine.hardware.peaks import Peaks
+from engine.messages import StepsProfiled
+from engine.snapshot.profile import REST, Operation, StepsProfile
+from engine.telemetry.profile import bound_text, roof_share
+from engine.units import (
+    NOTHING,
+    bandwidth_text,
+    bytes_text,
+    compute_text,
+    counted,
+    duration_text,
+    figure,
+    operations_text,
+    percent_text,
+)
+from widgets.controls.layouts import Label, button, dressed, hbox, vbox
+from widgets.plot.roofline_plot import RoofDot, RooflinePlot
+from widgets.theme.theme import SPACE_1, SPACE_2, SPACE_3
+
+HEADINGS = (
+    "Operation", "Kernel", "Time", "Share", "Bytes", "Operations", "Bandwidth", "Compute", "Bound",
+    "% of roof",
+)  # fmt: skip
+_KINDS = "Chrome trace (*.json);;Compressed Chrome trace (*.json.gz)"
+
+
+class ProfileView(QWidget):
+    """`closed`: back to the breakdown."""
+
+    closed = Signal()
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._event = StepsProfiled()
+        self._peaks: Peaks | None = None
+        self.heading = dressed(Label(wordWrap=True), role="title")
+        self.kind = dressed(QComboBox(), "Profiled steps")
+        self.kind.currentIndexChanged.connect(lambda index: self._show())
+        self.export = button(
+            "Export trace…", self._export,
+            "Save a Chrome trace, for ui.perfetto.dev or chrome://tracing",
+        )  # fmt: skip
+        self.back = button("Back", self.closed.emit, "Back to the step time breakdown")
+        self.plot = RooflinePlot("Roofline")
+        self.table: FigureTable[Operation | None] = FigureTable("Operations per step")
+        vbox(
+            hbox((self.heading, 1), self.kind, self.export, self.back, spacing=SPACE_2),
+            (self.plot, 1), (self.table, 1), of=self, spacing=SPACE_1,
+            margins=(SPACE_3, 0, SPACE_3, SPACE_2),
+        )  # fmt: skip
+
+    def show_profile(self, event: StepsProfiled, peaks: Peaks) -> None:
+        self._event, self._peaks = event, peaks
+        self.export.setEnabled(bool(event.trace))
+        self.kind.blockSignals(True)
+        self.kind.clear()
+        self.kind.addItems([f"{one.kind.capitalize()} steps" for one in event.profiles])
+        most = max(event.profiles, key=lambda one: one.seconds)
+        self.kind.setCurrentIndex(event.profiles.index(most))
+        self.kind.setVisible(len(event.profiles) > 1)
+        self.kind.blockSignals(False)
+        self._show()
+
+    def _show(self) -> None:
+        index = self.kind.currentIndex()
+        if self._peaks is None or not 0 <= index < len(self._event.profiles):
+            return
+        one, peaks = self._event.profiles[index], self._peaks
+        steps = f"{counted(one.num_steps, f'{one.kind} step')}"
+        tokens = figure(one.num_tokens / one.num_steps, 3)
+        step = duration_text(one.seconds / one.num_steps)
+        self.heading.setText(f"{steps} of {tokens} tokens, {step} per step")
+        dots = [_dot(each, one, peaks) for each in one.operations]
+        self.plot.show_dots(dots, peaks.read_bytes_per_s, peaks.flops_per_s)
+        rows: list[FigureRow[Operation | None]] = [
+            FigureRow(each, _texts(each, one, peaks)) for each in one.operations
+        ]
+        rest = (duration_text(one.rest_s / one.num_steps), percent_text(one.rest_s / one.seconds))
+        blank = [""] * (len(HEADINGS) - 4)
+        rows.append(FigureRow(None, (REST, "", *rest, *blank), tone="muted"))
+        self.table.show_rows(HEADINGS, rows)
+        self.table.horizontalHeader().setSectionResizeMode(0, QHeaderView.ResizeMode.Stretch)
+
+    def _export(self) -> None:
+        name, _ = QFileDialog.getSaveFileName(self, "Export trace", "steps.json", _KINDS)
+        if not name:
+            return
+        try:
+            self.save_trace(Path(name))
+        except OSError as error:
+            QMessageBox.warning(self, "Export trace", f"Cannot save the trace: {error}")
+
+    def save_trace(self, file: Path) -> None:
+        """Compressed if the name ends in .gz. Raises OSError."""
+        trace = self._event.trace
+        file.write_bytes(trace if file.suffix == ".gz" else gzip.decompress(trace))
+
+
+def _dot(each: Operation, one: StepsProfile, peaks: Peaks) -> RoofDot:
+    bound, share = bound_text(each, peaks), each.seconds / one.seconds
+    lines = (
+        each.name,
+        f"{duration_text(each.seconds / one.num_steps)} per step, {percent_text(share)} of it",
+        f"{bandwidth_text(each.bytes_per_s)}, {compute_text(each.operations_per_s)}",
+        f"{figure(each.intensity, 3)} FLOP per byte: {bound}-bound",
+        f"{percent_text(roof_share(each, peaks))} of the roof",
+    )
+    return RoofDot(each.intensity, each.operations_per_s, share, bound == "compute", lines)
+
+
+def _texts(each: Operation, one: StepsProfile, peaks: Peaks) -> tuple[str, ...]:
+    steps, has_operations = one.num_steps, each.operations > 0
+    return (
+        each.name, each.kernel or NOTHING, duration_text(each.seconds / steps),
+        percent_text(each.seconds / one.seconds), bytes_text(each.bytes / steps),
+        operations_text(each.operations / steps) if has_operations else NOTHING,
+        bandwidth_text(each.bytes_per_s),
+        compute_text(each.operations_per_s) if has_operations else NOTHING,
+        bound_text(each, peaks).capitalize(), percent_text(roof_share(each, peaks)),
+    )  # fmt: skip

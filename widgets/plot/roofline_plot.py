@@ -1,0 +1,212 @@
+"""`RooflinePlot`: operations per byte against operations per second, below the machine's roofs.
+
+    GFLOP/s |        ____compute____
+            |      ./   o             o: an operation, as large as its share of the time
+            |  o ./
+            +----memory--- FLOP per byte
+
+Williams et al., "Roofline", 2009.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from PySide6.QtCore import QPointF, QRectF, Qt
+from PySide6.QtGui import QPainter, QPen
+
+from engine.units import bandwidth_text, compute_text
+from widgets.plot.axis import Range, labelled_ticks
+from widgets.plot.frame import paint_reading, paint_x_axis
+from widgets.plot.painted import NONE, PaintedPlot, paint_value_axis
+from widgets.plot.table import ValuesTable
+from widgets.theme.theme import SPACE_1, SPACE_2, SPACE_3, theme
+
+_LEAST_DOT, _DOT = 3.0, 18.0  # pixels: the radius of a share of 0, and of 1 beside it
+_REACH = 8  # pixels from a dot
+_TICKS = 30
+_GIGA = 1e9
+_COLORS = {False: "accent", True: "warning"}
+_BOUNDS = {True: "compute-bound", False: "memory-bound"}
+AXES = "FLOP per byte", "GFLOP/s"
+
+
+class RoofDot(NamedTuple):
+    """An operation. `share`: of the time. `lines`: its explanation; the first one is its name."""
+
+    flops_per_byte: float
+    flops_per_s: float
+    share: float
+    is_compute_bound: bool
+    lines: tuple[str, ...]
+
+
+class RooflinePlot(PaintedPlot):
+    empty_text = "Profile steps to see their operations."
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self.dots: tuple[RoofDot, ...] = ()
+        self.bytes_per_s = self.flops_per_s = 1.0
+
+    def show_dots(self, dots: Sequence[RoofDot], bytes_per_s: float, flops_per_s: float) -> None:
+        """Below the roofs of memory and of compute. A dot without operations has no place."""
+        found = (dot for dot in dots if dot.flops_per_byte > 0 and dot.flops_per_s > 0)
+        self.dots = tuple(sorted(found, key=lambda dot: -dot.share))  # the small ones on top
+        self.bytes_per_s, self.flops_per_s = bytes_per_s, flops_per_s
+        self.pointed_index = min(self.pointed_index, len(self.dots) - 1)
+        self.request_redraw()
+
+    @property
+    def is_empty(self) -> bool:
+        return not self.dots
+
+    @property
+    def num_items(self) -> int:
+        return len(self.dots)
+
+    def values_table(self) -> ValuesTable:
+        rows = tuple(
+            (dot.lines[0], dot.flops_per_byte, dot.flops_per_s / _GIGA, 100 * dot.share)
+            for dot in self.dots
+        )
+        return ValuesTable(("Operation", *AXES, "share in %"), rows, (0, 3, 3, 1))
+
+    # Geometry -----------------------------------------------------------------------------------
+
+    @property
+    def ridge(self) -> float:
+        """Operations per byte where the roofs meet."""
+        return self.flops_per_s / self.bytes_per_s
+
+    @property
+    def x_range(self) -> Range:
+        return _decades([self.ridge, *(dot.flops_per_byte for dot in self.dots)])
+
+    @property
+    def y_range(self) -> Range:
+        """Of GFLOP/s."""
+        rates = [self.flops_per_s, *(dot.flops_per_s for dot in self.dots)]
+        return _decades([rate / _GIGA for rate in rates])
+
+    @property
+    def plot_rect(self) -> QRectF:
+        line = self.line_height
+        left = 7 * self.pen.metrics.horizontalAdvance("0") + SPACE_2
+        area = QRectF(self.rect()).adjusted(left, line + SPACE_2, -SPACE_3, -2 * line - SPACE_2)
+        return area if area.height() > 1 else QRectF(left, 0, max(area.width(), 1), 1)
+
+    def to_x(self, value: float) -> float:
+        return self.plot_rect.left() + self.x_range.share(value) * self.plot_rect.width()
+
+    def to_y(self, flops_per_s: float) -> float:
+        share = self.y_range.share(flops_per_s / _GIGA)
+        return self.plot_rect.bottom() - share * self.plot_rect.height()
+
+    def place(self, dot: RoofDot) -> QPointF:
+        return QPointF(self.to_x(dot.flops_per_byte), self.to_y(dot.flops_per_s))
+
+    def item_at(self, position: QPointF) -> int:
+        found = []
+        for index, dot in enumerate(self.dots):
+            at = self.place(dot)
+            away = math.hypot(at.x() - position.x(), at.y() - position.y()) - _radius(dot)
+            found.append((away, -index))
+        distance, index = min(found, default=(math.inf, NONE))
+        return -index if distance <= _REACH else NONE
+
+    # Painting -----------------------------------------------------------------------------------
+
+    def paint(self, painter: QPainter) -> None:
+        plot, table = self.plot_rect, theme()
+        marks = labelled_ticks(self.y_range, plot.height(), max(_TICKS, 2 * self.line_height))
+        paint_value_axis(painter, plot, self.y_range, marks, self.pen.font)
+        self.pen.use(painter)
+        distance = 2.0 * self.pen.metrics.horizontalAdvance("00,000")
+        ticks = labelled_ticks(self.x_range, plot.width(), distance)
+        paint_x_axis(painter, self.pen, plot, ticks, self.to_x, AXES[0])
+        painter.setPen(table.color("text_muted"))
+        painter.drawText(QPointF(0, self.pen.metrics.ascent()), AXES[1])
+        self._paint_legend(painter)
+        painter.setRenderHint(QPainter.RenderHint.Antialiasing)
+        self._paint_roofs(painter, plot)
+        self._paint_dots(painter, plot)
+        if 0 <= self.pointed_index < len(self.dots):
+            self._paint_pointed(painter, self.dots[self.pointed_index])
+
+    def _paint_legend(self, painter: QPainter) -> None:
+        metrics, table, right = self.pen.metrics, theme(), float(self.width() - SPACE_3)
+        for is_compute_bound, text in _BOUNDS.items():
+            right -= metrics.horizontalAdvance(text)
+            painter.setPen(table.color("text"))
+            painter.drawText(QPointF(right, metrics.ascent()), text)
+            right -= SPACE_3
+            square = QRectF(right, self.line_height / 2 - 4, 8, 8)
+            painter.fillRect(square, table.color(_COLORS[is_compute_bound]))
+            right -= SPACE_3
+
+    def _paint_roofs(self, painter: QPainter, plot: QRectF) -> None:
+        """The memory roof from where it enters, and its name below it."""
+        table, metrics = theme(), self.pen.metrics
+        low = max(self.x_range.low, self.y_range.low * _GIGA / self.bytes_per_s)
+        ridge, top = self.to_x(self.ridge), self.to_y(self.flops_per_s)
+        start = QPointF(self.to_x(low), self.to_y(low * self.bytes_per_s))
+        painter.setPen(QPen(table.color("text_muted"), 1.5))
+        painter.drawPolyline([start, QPointF(ridge, top), QPointF(plot.right(), top)])
+        memory, compute = bandwidth_text(self.bytes_per_s), compute_text(self.flops_per_s)
+        width = metrics.horizontalAdvance(compute)
+        painter.drawText(QPointF(plot.right() - width, top - SPACE_1), compute)
+        painter.save()
+        painter.translate(start)
+        angle = math.atan2(top - start.y(), ridge - start.x())
+        painter.rotate(math.degrees(angle))
+        painter.drawText(QPointF(SPACE_3, -SPACE_1), memory)
+        painter.restore()
+
+    def _paint_dots(self, painter: QPainter, plot: QRectF) -> None:
+        table = theme()
+        taken: list[QRectF] = []
+        for dot in self.dots:
+            at, radius = self.place(dot), _radius(dot)
+            color = table.color(_COLORS[dot.is_compute_bound])
+            painter.setPen(QPen(color, 1.5))
+            color.setAlphaF(0.35)
+            painter.setBrush(color)
+            painter.drawEllipse(at, radius, radius)
+        painter.setBrush(Qt.BrushStyle.NoBrush)
+        painter.setPen(table.color("text"))
+        metrics = self.pen.metrics
+        for dot in self.dots:  # the largest first: names that would overlap are left out
+            at, name = self.place(dot), dot.lines[0]
+            width = metrics.horizontalAdvance(name)
+            box = QRectF(0, 0, width, metrics.height())
+            box.moveCenter(at)
+            box.moveLeft(at.x() + _radius(dot) + SPACE_1)
+            if box.right() > plot.right():
+                box.moveRight(at.x() - _radius(dot) - SPACE_1)
+            if not any(box.intersects(other) for other in taken):
+                taken.append(box)
+                painter.drawText(QPointF(box.left(), box.top() + metrics.ascent()), name)
+
+    def _paint_pointed(self, painter: QPainter, dot: RoofDot) -> None:
+        at, radius = self.place(dot), _radius(dot)
+        painter.setPen(QPen(theme().color("text"), 1.5))
+        painter.drawEllipse(at, radius + 2, radius + 2)
+        height = len(dot.lines) * self.line_height + 2 * SPACE_1
+        top = min(at.y() - height / 2, self.height() - height - SPACE_2)
+        is_left = at.x() < self.plot_rect.center().x()
+        corner = QPointF(at.x() + (radius if is_left else -radius), max(0.0, top))
+        edge = self.width() if is_left else corner.x()
+        paint_reading(painter, self.pen, corner, dot.lines, edge)
+
+
+def _radius(dot: RoofDot) -> float:
+    return _LEAST_DOT + _DOT * math.sqrt(dot.share)  # the area is the time
+
+
+def _decades(values: Sequence[float]) -> Range:
+    """Whole decades around the values."""
+    low, high = math.log10(min(values)), math.log10(max(values))
+    return Range(10.0 ** math.floor(low), 10.0 ** (math.floor(high) + 1), is_log=True)
