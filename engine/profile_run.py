@@ -61,7 +61,8 @@ class ProfileRun:
 
     def _answer(self, profiler: StepProfiler) -> None:
         if not profiler.num_steps:
-            self._emit(m.StepsProfiled(why_not="The requests ended before a step was profiled."))
+            why = "The requests ended, or settings changed, before a step was profiled."
+            self._emit(m.StepsProfiled(why_not=why))
             return
         try:
             with tempfile.TemporaryDirectory() as folder:

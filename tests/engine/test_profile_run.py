@@ -28,6 +28,7 @@ LONG = SamplingParams(max_tokens=200, ignore_eos=True, temperature=0.0)
 
 @pytest.fixture
 def loaded(thread: EngineThread, events: Recorder, config: EngineConfig) -> EngineThread:
+    events.pause_s = 0.01  # the replies last as long as a test needs them
     thread.submit(Load(config))
     events.wait(Loaded)
     return thread

@@ -27,6 +27,7 @@ from widgets.theme.theme import SPACE_1, SPACE_2, SPACE_3, theme
 _LEAST_DOT, _DOT = 3.0, 18.0  # pixels: the radius of a share of 0, and of 1 beside it
 _REACH = 8  # pixels from a dot
 _TICKS = 30
+_ROOF = 4  # times the ridge
 _GIGA = 1e9
 _COLORS = {False: "accent", True: "warning"}
 _BOUNDS = {True: "compute-bound", False: "memory-bound"}
@@ -83,7 +84,10 @@ class RooflinePlot(PaintedPlot):
 
     @property
     def x_range(self) -> Range:
-        return _decades([self.ridge, *(dot.flops_per_byte for dot in self.dots)])
+        # some of the compute roof is always seen
+        return _decades(
+            [_ROOF * self.ridge, self.ridge, *(dot.flops_per_byte for dot in self.dots)]
+        )
 
     @property
     def y_range(self) -> Range:
@@ -167,7 +171,7 @@ class RooflinePlot(PaintedPlot):
 
     def _paint_dots(self, painter: QPainter, plot: QRectF) -> None:
         table = theme()
-        taken: list[QRectF] = []
+        taken: list[QRectF] = []  # by dots and names
         for dot in self.dots:
             at, radius = self.place(dot), _radius(dot)
             color = table.color(_COLORS[dot.is_compute_bound])
@@ -175,6 +179,7 @@ class RooflinePlot(PaintedPlot):
             color.setAlphaF(0.35)
             painter.setBrush(color)
             painter.drawEllipse(at, radius, radius)
+            taken.append(QRectF(at.x() - radius, at.y() - radius, 2 * radius, 2 * radius))
         painter.setBrush(Qt.BrushStyle.NoBrush)
         painter.setPen(table.color("text"))
         metrics = self.pen.metrics

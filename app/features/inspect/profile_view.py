@@ -6,7 +6,7 @@ import gzip
 from pathlib import Path
 
 from PySide6.QtCore import Signal
-from PySide6.QtWidgets import QComboBox, QFileDialog, QHeaderView, QMessageBox, QWidget
+from PySide6.QtWidgets import QComboBox, QFileDialog, QMessageBox, QWidget
 
 from app.features.bench.figure_table import FigureRow, FigureTable
 from engine.hardware.peaks import Peaks
@@ -90,7 +90,6 @@ class ProfileView(QWidget):
         blank = [""] * (len(HEADINGS) - 4)
         rows.append(FigureRow(None, (REST, "", *rest, *blank), tone="muted"))
         self.table.show_rows(HEADINGS, rows)
-        self.table.horizontalHeader().setSectionResizeMode(0, QHeaderView.ResizeMode.Stretch)
 
     def _export(self) -> None:
         name, _ = QFileDialog.getSaveFileName(self, "Export trace", "steps.json", _KINDS)

@@ -12,7 +12,7 @@ from PySide6.QtWidgets import QApplication
 from pytestqt.qtbot import QtBot
 
 from app.features.inspect.bottleneck import PROFILED_STEPS, BottleneckPanel
-from app.features.inspect.profile_view import HEADINGS
+from app.features.inspect.profile_view import HEADINGS, ProfileView
 from engine.hardware.peaks import Peaks
 from engine.messages import PeaksMeasured, ProfileSteps, StepsProfiled
 from engine.snapshot.profile import DECODE, PREFILL, REST, Operation, StepsProfile
@@ -45,6 +45,12 @@ def panel(qtbot: QtBot) -> BottleneckPanel:
     return made
 
 
+def shown(view: ProfileView) -> list[dict[str, str]]:
+    model = view.table.figures
+    rows = (model.row_at(place) for place in range(model.rowCount()))
+    return [dict(zip(HEADINGS, row.texts, strict=True)) for row in rows if row is not None]
+
+
 def test_the_next_steps_are_asked_for_once(panel: BottleneckPanel) -> None:
     asked: list[int] = []
     panel.profile_wanted.connect(asked.append)
@@ -60,7 +66,7 @@ def test_the_table_has_the_operations_and_the_rest(panel: BottleneckPanel) -> No
     panel.show_profile(EVENT)
     view = panel.profile
     assert view.isVisible() and view.kind.currentIndex() == 1  # where the time is
-    rows = [dict(zip(HEADINGS, row.texts, strict=True)) for row in view.table.figures.rows]
+    rows = shown(view)
     assert [row["Operation"] for row in rows] == [LINEAR.name, WRITE.name, REST]
     first = rows[0]
     assert (first["Time"], first["Share"], first["Bound"]) == ("20 ms", "50 %", "Memory")
@@ -68,7 +74,7 @@ def test_the_table_has_the_operations_and_the_rest(panel: BottleneckPanel) -> No
     assert first["% of roof"] == "50 %"
     assert rows[2]["Time"] == "15 ms"
     view.kind.setCurrentIndex(0)
-    assert view.table.figures.rows[0].texts[HEADINGS.index("Bound")] == "Compute"
+    assert shown(view)[0]["Bound"] == "Compute"
     view.back.click()
     assert not view.isVisible() and panel.bar.isVisible()
 
