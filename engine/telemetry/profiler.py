@@ -13,9 +13,8 @@ import os
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
-from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -154,17 +153,16 @@ class StepProfiler:
 
     def profiles(self) -> tuple[StepsProfile, ...]:
         """Of each kind of step that was seen; after the `with`."""
-        found = []
+        found, on_device = [], self._device_seconds()
         for kind in (PREFILL, DECODE):
             if kind in self._steps:
                 num_steps, num_tokens, seconds = self._steps[kind]
-                operations = sorted(self._operations(kind), key=lambda one: -one.seconds)
+                operations = sorted(self._operations(kind, on_device), key=lambda one: -one.seconds)
                 counts = int(num_steps), int(num_tokens)
                 found.append(StepsProfile(kind, *counts, seconds, tuple(operations)))
         return tuple(found)
 
-    def _operations(self, kind: str) -> Iterator[Operation]:
-        on_device = self._device_seconds
+    def _operations(self, kind: str, on_device: Mapping[str, float]) -> Iterator[Operation]:
         calls_of: dict[str, float] = defaultdict(float)
         for (own, name, _), one in self._sums.items():
             calls_of[_label(own, name)] += one.values[0]
@@ -172,18 +170,18 @@ class StepProfiler:
             if own != kind:
                 continue
             calls, seconds, nbytes, count = one.values.tolist()
-            if on_device:  # which knows no kernels: alike for all calls
-                label = _label(kind, name)
-                seconds = on_device.get(label, 0.0) * calls / calls_of[label]
+            label = _label(kind, name)
+            if measured := on_device.get(label):  # alike for all calls: it knows no kernels
+                seconds = measured * calls / calls_of[label]
             yield Operation(name, kernel, int(calls), seconds, nbytes, count)
 
     def export_trace(self, file: Path) -> None:
         """Write a Chrome trace (compressed if the name ends in .gz); once, after the `with`."""
         self._torch.export_chrome_trace(str(file))
 
-    @cached_property
     def _device_seconds(self) -> dict[str, float]:
-        """By label, the time of the kernels launched inside; {} on the CPU, where ours counts."""
+        """By label, the time of the kernels launched inside; {} on the CPU, where ours counts, as
+        for what launches none."""
         if self._runner.device.type != "cuda":
             return {}
         found: dict[str, float] = defaultdict(float)

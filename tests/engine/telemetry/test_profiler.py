@@ -6,6 +6,7 @@ import json
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -183,6 +184,21 @@ def test_the_trace_names_the_operations(
     ranges = [event for event in events if event.get("name") == f"{PREFILL}: qkv projection"]
     assert len(ranges) == of(found[PREFILL])["qkv projection"].calls
     assert ranges[0]["args"]["shapes"] == f"[{PROMPT}, {HIDDEN}]"
+
+
+def test_on_a_gpu_the_time_of_the_kernels_counts(
+    make_engine: Callable[..., LLMEngine], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where an operation launched some; torch's profiler adds up what is launched inside it."""
+    _, profiler = profile(make_engine(), decodes=1)
+    events = [SimpleNamespace(name=f"{PREFILL}: attention", device_time_total=us)
+              for us in (200.0, 300.0)]  # fmt: skip
+    monkeypatch.setattr(profiler, "_torch", SimpleNamespace(events=lambda: events))
+    monkeypatch.setattr(profiler._runner, "device", torch.device("cuda"))
+    found = of(profiler.profiles()[0])
+    assert found["attention"].seconds == pytest.approx(500e-6)
+    assert found["qkv projection"].seconds > 0
+    assert found["attention"].calls == LAYERS
 
 
 @pytest.mark.parametrize(("window", "chunk", "keys", "pairs"), [
