@@ -93,7 +93,8 @@ class MeasurePeaks:
 
 @dataclass(frozen=True, slots=True)
 class ProfileSteps:
-    """Profile the next `num_steps` steps of the running requests. Answered by StepsProfiled."""
+    """Profile the next `num_steps` steps (at most 256) of the running requests. Answered by
+    StepsProfiled."""
 
     num_steps: int
 

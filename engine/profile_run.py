@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     from engine.llm_engine import LLMEngine
     from engine.telemetry.profiler import StepProfiler
 
+MOST_STEPS = 256
+"""Of a profile: its trace is kept in memory."""
+
 
 class ProfileRun:
     """At most one profile at a time. Its answer goes to `emit`, from a thread of its own: writing
@@ -39,7 +42,7 @@ class ProfileRun:
             except InferdeckError as error:
                 self._emit(m.StepsProfiled(why_not=error.info().cause))
                 return
-            self._profiler, self._num_steps = profiler, num_steps
+            self._profiler, self._num_steps = profiler, min(num_steps, MOST_STEPS)
 
     def step(self, engine: LLMEngine) -> list[m.OutputEvent]:
         profiler = self._profiler

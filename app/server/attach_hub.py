@@ -242,6 +242,8 @@ class Hub:
             case m.MeasurePeaks():
                 self._ask(session, m.MeasurePeaks, command)
             case m.ProfileSteps():
+                if m.ProfileSteps in self._askers:
+                    raise ConfigError("Another profile is running.", "Wait until it ends.")
                 self._ask(session, m.ProfileSteps, command)
             case m.Unload() | m.Abort():
                 submit(command)

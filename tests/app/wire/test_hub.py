@@ -193,12 +193,14 @@ def test_windows_may_be_let_in_to_look_and_ask_alone(bench: Bench) -> None:
     window.engine.submit(m.Unload())
     window.engine.submit(m.Reconfigure({"max_num_seqs": 2}))
     window.engine.submit(m.MeasurePeaks())
+    window.engine.submit(m.ProfileSteps(4))
     window.engine.submit(m.Abort("of-another"))
     window.engine.submit(m.Abort("of-nobody"))
     window.engine.cancel_load()
     assert "--no-control" in window.wait(m.LoadFailed, 2).error.cause
     assert "--no-control" in window.wait(m.ReconfigureFailed).error.cause
     assert "--no-control" in window.wait(m.PeaksMeasured).why_not
+    assert "--no-control" in window.wait(m.StepsProfiled).why_not
     assert window.wait(m.RequestFailed).request_id == "of-another"
     assert len(lab.engine.commands) == sent
     window.ask("mine", max_tokens=100_000)
