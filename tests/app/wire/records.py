@@ -61,8 +61,8 @@ def block_snapshots(draw: st.DrawFn) -> BlockSnapshot:
 
 _GIVEN: dict[Any, st.SearchStrategy[Any]] = {
     int: NUMBERS, float: TIMES, str: WORDS, bool: st.booleans(), type(None): st.none(),
-    bytes: st.binary(max_size=8), EngineConfig: CONFIGS, SamplingParams: PARAMS, BlockSnapshot: block_snapshots(),
-    Any: CONFIGS,  # the one of EngineSnapshot
+    bytes: st.binary(max_size=8), EngineConfig: CONFIGS, SamplingParams: PARAMS,
+    BlockSnapshot: block_snapshots(), Any: CONFIGS,  # the one of EngineSnapshot
 }  # fmt: skip
 
 
