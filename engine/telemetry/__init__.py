@@ -2,5 +2,6 @@
 
 Reads in this order: `recorder` (steps and latency samples), `snapshots` (the state as records),
 `metrics` (exported to Prometheus), `step_cost` (bytes and operations against the machine's peaks),
-`situation` (recent steps with other work), `what_if` (estimates the `gain` of each setting).
+`situation` (recent steps with other work), `what_if` (estimates the `gain` of each setting), and
+`profiler` with `operation_work` (the time of steps by operation).
 """

@@ -16,11 +16,11 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.profiler import ProfilerActivity
 
 from engine.attention.interface import AttentionOptions
@@ -28,7 +28,6 @@ from engine.batch.batch import Batch
 from engine.errors import InferdeckError
 from engine.kernels.cpu.library import heard_by_listeners
 from engine.kernels.linear import Linear
-from engine.kernels.registry import choose_linear
 from engine.models.layers import attention, norm, packing
 from engine.models.layers.experts import QuantizedExperts
 from engine.models.layers.norm import FusedRMSNorm
@@ -37,33 +36,30 @@ from engine.runner.model_runner import ModelRunner
 from engine.sampling.sampler import Sampler
 from engine.snapshot.profile import DECODE, PREFILL, Operation, StepsProfile
 from engine.speculation.speculator import Speculator
+from engine.telemetry.operation_work import (
+    ACTIVATION,
+    ATTENTION,
+    DRAFTING,
+    EMBEDDING,
+    EXPERTS,
+    KV_WRITE,
+    LINEARS,
+    NORM,
+    ROTARY,
+    SAMPLING,
+    Work,
+    added_and_normed,
+    bytes_per_token,
+    experts_work,
+    linear_work,
+    looked_up,
+    moved,
+    normed,
+    rotated,
+    silu,
+)
 
 _one_at_a_time = threading.Lock()
-
-QKV, OUTPUT, GATE_UP, DOWN = "qkv projection", "o projection", "gate/up projection", (
-    "down projection"
-)  # fmt: skip
-HEAD, ATTENTION, KV_WRITE, NORM = "LM head", "attention", "KV write", "norm"
-ROTARY, ACTIVATION, EMBEDDING, EXPERTS = "rotary", "activation", "embedding", "experts"
-SAMPLING, DRAFTING = "sampling", "drafting"
-
-_LINEARS = {
-    "q_proj": QKV, "k_proj": QKV, "v_proj": QKV, "qkv_proj": QKV, "c_attn": QKV,
-    "query_key_value": QKV, "o_proj": OUTPUT, "out_proj": OUTPUT, "gate_up_proj": GATE_UP,
-    "gate_proj": GATE_UP, "up_proj": GATE_UP, "down_proj": DOWN, "lm_head": HEAD,
-}  # fmt: skip
-"""By the last part of the module's name; others keep that name."""
-
-NORM_OPERATIONS, ROTARY_OPERATIONS, SILU_OPERATIONS = 4, 3, 5
-"""Per element: square, sum, scale, weight; two products and a sum; negation, exponential, sum,
-division, product with the other half."""
-
-
-class Work(NamedTuple):
-    """Bytes read and written, and operations."""
-
-    bytes: float
-    operations: float = 0.0
 
 
 class _Sum:
@@ -259,25 +255,25 @@ class StepProfiler:
                 continue
             if isinstance(module, QuantizedExperts) or is_experts(module):
                 experts.append(path)
-                self._wrap(stack, module, "forward", _experts_work(module), EXPERTS)
+                self._wrap(stack, module, "forward", experts_work(module), EXPERTS)
             elif isinstance(module, Linear):
-                name = _LINEARS.get(own, own)
-                self._wrap(stack, module, "product", _linear_work(module), name)
+                name = LINEARS.get(own, own)
+                self._wrap(stack, module, "product", linear_work(module), name)
             elif isinstance(module, FusedRMSNorm) or any(True for _ in module.children()):
                 continue
             elif "Rotary" in (kind := type(module).__name__):
-                self._wrap(stack, module, "forward", _moved, ROTARY)
+                self._wrap(stack, module, "forward", moved, ROTARY)
             elif "Norm" in kind:
-                self._wrap(stack, module, "forward", _normed, NORM)
+                self._wrap(stack, module, "forward", normed, NORM)
             elif "Embedding" in kind:
-                self._wrap(stack, module, "forward", _looked_up, EMBEDDING)
+                self._wrap(stack, module, "forward", looked_up, EMBEDDING)
 
     def _wrap_functions(self, stack: ExitStack) -> None:
         """In the modules that use them, for they import them by name."""
-        self._wrap(stack, norm, "rms_norm", _normed, NORM)
-        self._wrap(stack, norm, "add_rms_norm", _added_and_normed, NORM)
-        self._wrap(stack, attention, "rotate_heads", _rotated, ROTARY)
-        self._wrap(stack, packing, "silu_and_mul", _silu, ACTIVATION)
+        self._wrap(stack, norm, "rms_norm", normed, NORM)
+        self._wrap(stack, norm, "add_rms_norm", added_and_normed, NORM)
+        self._wrap(stack, attention, "rotate_heads", rotated, ROTARY)
+        self._wrap(stack, packing, "silu_and_mul", silu, ACTIVATION)
 
     def _wrap_attention(self, stack: ExitStack) -> None:
         backend: Any = self._runner.backend
@@ -301,7 +297,7 @@ class StepProfiler:
 
     def _written(self, backend: Any) -> Callable[..., tuple[str, Work]]:
         def work(_: None, layer: int, k: Tensor, v: Tensor) -> tuple[str, Work]:
-            stored = len(k) * _bytes_per_token(backend.caches[layer], backend.block_size)
+            stored = len(k) * bytes_per_token(backend.caches[layer], backend.block_size)
             return "", Work(k.nbytes + v.nbytes + stored)
 
         return work
@@ -312,7 +308,7 @@ class StepProfiler:
         ) -> tuple[str, Work]:
             cache = backend.caches[layer]
             keys, pairs = self._visible(options.window, options.chunk)
-            stored = keys * _bytes_per_token(cache, backend.block_size)
+            stored = keys * bytes_per_token(cache, backend.block_size)
             each = 2 * q.shape[1] * (q.shape[2] + result.shape[2])
             return "", Work(q.nbytes + result.nbytes + stored, pairs * each)
 
@@ -348,78 +344,3 @@ _Range = torch._C._profiler._RecordFunctionFast
 
 def _label(kind: str, name: str) -> str:
     return f"{kind}: {name}"
-
-
-def _bytes_per_token(cache: Any, block_size: int) -> float:
-    """Of the keys and values of one layer."""
-    num_blocks = cache.keys.elements.shape[0]
-    return float(cache.nbytes / (num_blocks * block_size))
-
-
-def _linear_work(module: Linear) -> Callable[..., tuple[str, Work]]:
-    def work(result: Any, x: Tensor) -> tuple[str, Work]:
-        rows = x.numel() // module.in_features
-        if module.packed is None:
-            weight = module._parameters["weight"]
-            assert weight is not None
-            weights, kernel = weight.nbytes, choose_linear(weight.dtype, weight.device.type, rows)
-        else:
-            weights, kernel = module.packed.nbytes, module.packed.title
-        outputs = rows * module.out_features
-        bias = 0 if module.bias is None else module.bias.nbytes
-        nbytes = x.nbytes + weights + bias + outputs * x.element_size()
-        return kernel, Work(nbytes, 2.0 * outputs * module.in_features)
-
-    return work
-
-
-def _experts_work(module: nn.Module) -> Callable[..., tuple[str, Work]]:
-    """Of the experts that are chosen."""
-
-    def work(result: Tensor, x: Tensor, chosen: Tensor, *_: object) -> tuple[str, Work]:
-        if isinstance(module, QuantizedExperts):
-            nbytes, weights, kernel = module.packed_bytes, module.num_weights, module.title
-        else:
-            parameters = list(module.parameters())
-            nbytes, kernel = sum(one.nbytes for one in parameters), ""
-            weights = sum(one.numel() for one in parameters)
-        count = int(getattr(module, "num_experts"))  # noqa: B009
-        read = nbytes / count * int(chosen.unique().numel())
-        return kernel, Work(x.nbytes + result.nbytes + read, 2.0 * weights / count * chosen.numel())
-
-    return work
-
-
-def _moved(result: Any, *args: Any, **_: Any) -> tuple[str, Work]:
-    """Looked up: read and written."""
-    tensors = result if isinstance(result, tuple) else (result,)
-    return "", Work(2 * sum(one.nbytes for one in tensors))
-
-
-def _looked_up(result: Tensor, token_ids: Tensor) -> tuple[str, Work]:
-    return "", Work(token_ids.nbytes + 2 * result.nbytes)
-
-
-def _normed(result: Tensor, x: Tensor, *rest: Any) -> tuple[str, Work]:
-    weight = rest[0].nbytes if rest else 0
-    return "", Work(x.nbytes + result.nbytes + weight, NORM_OPERATIONS * x.numel())
-
-
-def _added_and_normed(
-    result: tuple[Tensor, Tensor], x: Tensor, residual: Tensor, weight: Tensor, *_: Any
-) -> tuple[str, Work]:
-    nbytes = x.nbytes + residual.nbytes + weight.nbytes + sum(one.nbytes for one in result)
-    return "", Work(nbytes, (NORM_OPERATIONS + 1) * x.numel())
-
-
-def _rotated(
-    result: Tensor, heads: Tensor, cos: Tensor, sin: Tensor, norms: Any = None
-) -> tuple[str, Work]:
-    """With the norm of each head, where it is part of it."""
-    each = ROTARY_OPERATIONS + (0 if norms is None else NORM_OPERATIONS)
-    nbytes = heads.nbytes + result.nbytes + cos.nbytes + sin.nbytes
-    return "", Work(nbytes, each * heads.numel())
-
-
-def _silu(result: Tensor, gate_up: Tensor) -> tuple[str, Work]:
-    return "", Work(gate_up.nbytes + result.nbytes, SILU_OPERATIONS * result.numel())
