@@ -11,19 +11,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from PySide6.QtCore import QPointF, QRectF, Qt, Signal
+from PySide6.QtCore import QPointF, Qt, Signal
 from PySide6.QtGui import QColor, QKeyEvent, QMouseEvent, QPainter, QPen
 
 from engine.units import number
-from widgets.plot.axis import Range, labelled_ticks, range_for
-from widgets.plot.frame import Tick, number_ticks, paint_reading, paint_x_axis
-from widgets.plot.painted import NONE, PaintedPlot, paint_value_axis
+from widgets.plot.axis import Range, range_for
+from widgets.plot.frame import FramedPlot
+from widgets.plot.painted import NONE
 from widgets.plot.table import Cell, ValuesTable
-from widgets.theme.theme import SPACE_1, SPACE_2, SPACE_3, theme
+from widgets.theme.theme import theme
 
 _GRAB = 6  # pixels from the goal
 _DOT = 3.5
-_TICKS = 30
 _MOST_INTERVAL = 1.4
 _STEP = 0.02  # of the goal, by a key
 
@@ -37,7 +36,7 @@ class Curve(NamedTuple):
     is_line: bool = True
 
 
-class CurvePlot(PaintedPlot):
+class CurvePlot(FramedPlot):
     """`goal_moved(y)` while the user moves the goal."""
 
     goal_moved = Signal(float)
@@ -46,9 +45,7 @@ class CurvePlot(PaintedPlot):
     def __init__(self, name: str) -> None:
         super().__init__(name)
         self.curves: tuple[Curve, ...] = ()
-        self.goal: float | None = None
         self._places: tuple[str, ...] = ()
-        self._axes = ("", "")
         self._is_dragging = False
 
     def show_curves(
@@ -56,7 +53,7 @@ class CurvePlot(PaintedPlot):
         goal: float | None = None,
     ) -> None:  # fmt: skip
         """`axes`: titles of x and y. places: x is an index into these names; else a number."""
-        self.curves, self._axes = tuple(c for c in curves if c.points), axes
+        self.curves, self.axes = tuple(c for c in curves if c.points), axes
         self._places, self.goal = tuple(places), goal
         self.pointed_index = min(self.pointed_index, len(self._xs) - 1)
         self.request_redraw()
@@ -78,7 +75,7 @@ class CurvePlot(PaintedPlot):
         for x in self._xs:
             by_curve = [{p[0]: p[1] for p in curve.points}.get(x) for curve in self.curves]
             rows.append((self._place(x), *by_curve))
-        heads = (self._axes[0], *(curve.label for curve in self.curves))
+        heads = (self.axes[0], *(curve.label for curve in self.curves))
         return ValuesTable(heads, tuple(rows), (0, *[2] * len(self.curves)))
 
     def _place(self, x: float) -> str:
@@ -94,24 +91,10 @@ class CurvePlot(PaintedPlot):
         return range_for(0.0, max([*tops, self.goal or 0.0]), None, from_zero=True)
 
     @property
-    def x_range(self) -> tuple[float, float]:
+    def x_range(self) -> Range:
         if self._places:
-            return -0.5, len(self._places) - 0.5
-        return 0.0, 1.05 * max(self._xs, default=1.0) or 1.0
-
-    @property
-    def plot_rect(self) -> QRectF:
-        line = self.line_height
-        left = 6 * self.pen.metrics.horizontalAdvance("0") + SPACE_2
-        area = QRectF(self.rect()).adjusted(left, line + SPACE_2, -SPACE_3, -2 * line - SPACE_2)
-        return area if area.height() > 1 else QRectF(left, 0, max(area.width(), 1), 1)
-
-    def to_x(self, x: float) -> float:
-        low, high = self.x_range
-        return self.plot_rect.left() + (x - low) / (high - low) * self.plot_rect.width()
-
-    def to_y(self, y: float) -> float:
-        return self.plot_rect.bottom() - self.y_range.share(y) * self.plot_rect.height()
+            return Range(-0.5, len(self._places) - 0.5)
+        return Range(0.0, 1.05 * max(self._xs, default=1.0) or 1.0)
 
     def item_at(self, position: QPointF) -> int:
         xs = self._xs
@@ -158,47 +141,15 @@ class CurvePlot(PaintedPlot):
     # Painting -----------------------------------------------------------------------------------
 
     def paint(self, painter: QPainter) -> None:
-        plot, shown, table = self.plot_rect, self.y_range, theme()
-        distance = max(_TICKS, 2 * self.line_height)
-        marks = labelled_ticks(shown, plot.height(), distance)
-        paint_value_axis(painter, plot, shown, marks, self.pen.font)
-        self.pen.use(painter)
-        self._paint_x(painter, plot)
-        painter.setPen(table.color("text_muted"))
-        painter.drawText(QPointF(0, self.pen.metrics.ascent()), self._axes[1])
-        self._paint_legend(painter)
+        self.paint_frame(painter, self._places)
+        labels = [(curve.label, curve.color) for curve in reversed(self.curves)]
+        self.paint_legend(painter, labels)
         painter.setRenderHint(QPainter.RenderHint.Antialiasing)
-        if self.goal is not None:
-            pen = QPen(table.color("warning"), 1.5, Qt.PenStyle.DashLine)
-            painter.setPen(pen)
-            y = self.to_y(self.goal)
-            painter.drawLine(QPointF(plot.left(), y), QPointF(plot.right(), y))
-            text = f"goal {number(self.goal, 0 if self.goal >= 10 else 1)} ms"
-            width = self.pen.metrics.horizontalAdvance(text)
-            painter.drawText(QPointF(plot.right() - width, y - SPACE_1), text)
+        self.paint_goal(painter)
         for curve in self.curves:
-            self._paint_curve(painter, curve, table.color(curve.color))
+            self._paint_curve(painter, curve, theme().color(curve.color))
         if 0 <= self.pointed_index < len(self._xs):
-            self._paint_reading(painter, plot, self._xs[self.pointed_index])
-
-    def _paint_x(self, painter: QPainter, plot: QRectF) -> None:
-        if self._places:
-            ticks: Sequence[Tick] = [(float(i), text) for i, text in enumerate(self._places)]
-        else:
-            ticks = number_ticks(self.pen, plot, self.x_range)
-        paint_x_axis(painter, self.pen, plot, ticks, self.to_x, self._axes[0])
-
-    def _paint_legend(self, painter: QPainter) -> None:
-        metrics, table = self.pen.metrics, theme()
-        right = float(self.width() - SPACE_3)
-        for curve in reversed(self.curves):
-            right -= metrics.horizontalAdvance(curve.label)
-            painter.setPen(table.color("text"))
-            painter.drawText(QPointF(right, metrics.ascent()), curve.label)
-            right -= SPACE_3
-            painter.fillRect(QRectF(right, self.line_height / 2 - 4, 8, 8),
-                             table.color(curve.color))  # fmt: skip
-            right -= SPACE_3
+            self._paint_reading(painter, self._xs[self.pointed_index])
 
     def _paint_curve(self, painter: QPainter, curve: Curve, color: QColor) -> None:
         painter.setPen(QPen(color, 1.5))
@@ -215,13 +166,12 @@ class CurvePlot(PaintedPlot):
                 painter.drawEllipse(place, _DOT, _DOT)
         painter.setBrush(Qt.BrushStyle.NoBrush)
 
-    def _paint_reading(self, painter: QPainter, plot: QRectF, x: float) -> None:
-        table = theme()
-        at = self.to_x(x)
-        painter.setPen(QPen(table.color("axis"), 1, Qt.PenStyle.DotLine))
+    def _paint_reading(self, painter: QPainter, x: float) -> None:
+        plot, at = self.plot_rect, self.to_x(x)
+        painter.setPen(QPen(theme().color("axis"), 1, Qt.PenStyle.DotLine))
         painter.drawLine(QPointF(at, plot.top()), QPointF(at, plot.bottom()))
-        lines = [f"{self._axes[0]} {self._place(x)}"]
+        lines = [f"{self.axes[0]} {self._place(x)}"]
         for curve in self.curves:
             lines += [f"{curve.label} {number(y, 0 if y >= 100 else 1)}"
                       for px, y, _ in curve.points if px == x]  # fmt: skip
-        paint_reading(painter, self.pen, QPointF(at, plot.top()), lines, self.width())
+        self.paint_reading(painter, QPointF(at, plot.top()), lines, self.width())

@@ -12,19 +12,17 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from PySide6.QtCore import QPointF, QRectF, Qt, Signal
+from PySide6.QtCore import QPointF, Qt, Signal
 from PySide6.QtGui import QKeyEvent, QMouseEvent, QPainter, QPen, QPolygonF
 
-from engine.units import number
-from widgets.plot.axis import Range, labelled_ticks, range_for
-from widgets.plot.frame import number_ticks, paint_reading, paint_x_axis
-from widgets.plot.painted import NONE, PaintedPlot, paint_value_axis
+from widgets.plot.axis import Range, range_for
+from widgets.plot.frame import FramedPlot
+from widgets.plot.painted import NONE
 from widgets.plot.table import ValuesTable
-from widgets.theme.theme import SPACE_1, SPACE_2, SPACE_3, theme
+from widgets.theme.theme import theme
 
 _REACH = 24  # pixels from a dot
 _DOT, _BEST = 4.0, 6.0
-_TICKS = 30
 
 
 class Dot(NamedTuple):
@@ -37,7 +35,7 @@ class Dot(NamedTuple):
     is_best: bool = False
 
 
-class ParetoPlot(PaintedPlot):
+class ParetoPlot(FramedPlot):
     """`chosen(index)`: a dot was clicked, or Return was pressed on it."""
 
     chosen = Signal(int)
@@ -46,14 +44,12 @@ class ParetoPlot(PaintedPlot):
     def __init__(self, name: str) -> None:
         super().__init__(name)
         self.dots: tuple[Dot, ...] = ()
-        self.goal: float | None = None
-        self._axes = ("", "")
 
     def show_dots(
         self, dots: Sequence[Dot], axes: tuple[str, str], goal: float | None = None
     ) -> None:
         """`axes`: titles of x and y; `goal`: of y."""
-        self.dots, self._axes, self.goal = tuple(dots), axes, goal
+        self.dots, self.axes, self.goal = tuple(dots), axes, goal
         self.pointed_index = min(self.pointed_index, len(self.dots) - 1)
         self.request_redraw()
 
@@ -67,7 +63,7 @@ class ParetoPlot(PaintedPlot):
 
     def values_table(self) -> ValuesTable:
         rows = tuple((dot.lines[0], dot.x, dot.y) for dot in self.dots)
-        return ValuesTable(("", *self._axes), rows, (0, 2, 2))
+        return ValuesTable(("", *self.axes), rows, (0, 2, 2))
 
     # Geometry -----------------------------------------------------------------------------------
 
@@ -77,23 +73,11 @@ class ParetoPlot(PaintedPlot):
                          from_zero=True)  # fmt: skip
 
     @property
-    def x_range(self) -> tuple[float, float]:
-        return 0.0, 1.08 * max((dot.x for dot in self.dots), default=1.0) or 1.0
-
-    @property
-    def plot_rect(self) -> QRectF:
-        line = self.line_height
-        left = 6 * self.pen.metrics.horizontalAdvance("0") + SPACE_2
-        area = QRectF(self.rect()).adjusted(left, line + SPACE_2, -SPACE_3, -2 * line - SPACE_2)
-        return area if area.height() > 1 else QRectF(left, 0, max(area.width(), 1), 1)
-
-    def to_x(self, x: float) -> float:
-        low, high = self.x_range
-        return self.plot_rect.left() + (x - low) / (high - low) * self.plot_rect.width()
+    def x_range(self) -> Range:
+        return Range(0.0, 1.08 * max((dot.x for dot in self.dots), default=1.0) or 1.0)
 
     def place(self, dot: Dot) -> QPointF:
-        y = self.plot_rect.bottom() - self.y_range.share(dot.y) * self.plot_rect.height()
-        return QPointF(self.to_x(dot.x), y)
+        return QPointF(self.to_x(dot.x), self.to_y(dot.y))
 
     def item_at(self, position: QPointF) -> int:
         found = [
@@ -129,18 +113,10 @@ class ParetoPlot(PaintedPlot):
     # Painting -----------------------------------------------------------------------------------
 
     def paint(self, painter: QPainter) -> None:
-        plot, shown, table = self.plot_rect, self.y_range, theme()
-        distance = max(_TICKS, 2 * self.line_height)
-        marks = labelled_ticks(shown, plot.height(), distance)
-        paint_value_axis(painter, plot, shown, marks, self.pen.font)
-        self.pen.use(painter)
-        ticks = number_ticks(self.pen, plot, self.x_range)
-        paint_x_axis(painter, self.pen, plot, ticks, self.to_x, self._axes[0])
-        painter.setPen(table.color("text_muted"))
-        painter.drawText(QPointF(0, self.pen.metrics.ascent()), self._axes[1])
+        table = theme()
+        self.paint_frame(painter)
         painter.setRenderHint(QPainter.RenderHint.Antialiasing)
-        if self.goal is not None:
-            self._paint_goal(painter, plot, self.goal)
+        self.paint_goal(painter)
         front = sorted((dot for dot in self.dots if dot.is_front), key=lambda dot: dot.x)
         painter.setPen(QPen(table.color("accent"), 1.5))
         painter.drawPolyline(QPolygonF([self.place(dot) for dot in front]))
@@ -153,18 +129,4 @@ class ParetoPlot(PaintedPlot):
         painter.setBrush(Qt.BrushStyle.NoBrush)
         if 0 <= self.pointed_index < len(self.dots):
             dot = self.dots[self.pointed_index]
-            at = self.place(dot)
-            painter.setPen(QPen(table.color("text"), 1.5))
-            painter.drawEllipse(at, _BEST + 2, _BEST + 2)
-            height = len(dot.lines) * self.line_height + 2 * SPACE_1
-            top = min(at.y() - height / 2, self.height() - height - SPACE_2)
-            corner = QPointF(at.x() + _BEST, max(0.0, top))
-            paint_reading(painter, self.pen, corner, dot.lines, self.width())
-
-    def _paint_goal(self, painter: QPainter, plot: QRectF, goal: float) -> None:
-        painter.setPen(QPen(theme().color("warning"), 1.5, Qt.PenStyle.DashLine))
-        y = plot.bottom() - self.y_range.share(goal) * plot.height()
-        painter.drawLine(QPointF(plot.left(), y), QPointF(plot.right(), y))
-        text = f"goal {number(goal, 0 if goal >= 10 else 1)} ms"
-        width = self.pen.metrics.horizontalAdvance(text)
-        painter.drawText(QPointF(plot.right() - width, y - SPACE_1), text)
+            self.paint_pointed(painter, self.place(dot), _BEST, dot.lines)

@@ -18,15 +18,14 @@ from PySide6.QtCore import QPointF, QRectF, Qt
 from PySide6.QtGui import QPainter, QPen
 
 from engine.units import bandwidth_text, compute_text
-from widgets.plot.axis import Range, labelled_ticks
-from widgets.plot.frame import paint_reading, paint_x_axis
-from widgets.plot.painted import NONE, PaintedPlot, paint_value_axis
+from widgets.plot.axis import Range
+from widgets.plot.frame import FramedPlot
+from widgets.plot.painted import NONE
 from widgets.plot.table import ValuesTable
-from widgets.theme.theme import SPACE_1, SPACE_2, SPACE_3, theme
+from widgets.theme.theme import SPACE_1, SPACE_3, theme
 
 _LEAST_DOT, _DOT = 3.0, 18.0  # pixels: the radius of a share of 0, and of 1 beside it
 _REACH = 8  # pixels from a dot
-_TICKS = 30
 _ROOF = 4  # times the ridge
 _GIGA = 1e9
 _COLORS = {False: "accent", True: "warning"}
@@ -44,13 +43,15 @@ class RoofDot(NamedTuple):
     lines: tuple[str, ...]
 
 
-class RooflinePlot(PaintedPlot):
+class RooflinePlot(FramedPlot):
+    value_digits = 7
     empty_text = "Profile steps to see their operations."
 
     def __init__(self, name: str) -> None:
         super().__init__(name)
         self.dots: tuple[RoofDot, ...] = ()
         self.bytes_per_s = self.flops_per_s = 1.0
+        self.axes = AXES
 
     def show_dots(self, dots: Sequence[RoofDot], bytes_per_s: float, flops_per_s: float) -> None:
         """Below the roofs of memory and of compute. A dot without operations has no place."""
@@ -95,22 +96,8 @@ class RooflinePlot(PaintedPlot):
         rates = [self.flops_per_s, *(dot.flops_per_s for dot in self.dots)]
         return _decades([rate / _GIGA for rate in rates])
 
-    @property
-    def plot_rect(self) -> QRectF:
-        line = self.line_height
-        left = 7 * self.pen.metrics.horizontalAdvance("0") + SPACE_2
-        area = QRectF(self.rect()).adjusted(left, line + SPACE_2, -SPACE_3, -2 * line - SPACE_2)
-        return area if area.height() > 1 else QRectF(left, 0, max(area.width(), 1), 1)
-
-    def to_x(self, value: float) -> float:
-        return self.plot_rect.left() + self.x_range.share(value) * self.plot_rect.width()
-
-    def to_y(self, flops_per_s: float) -> float:
-        share = self.y_range.share(flops_per_s / _GIGA)
-        return self.plot_rect.bottom() - share * self.plot_rect.height()
-
     def place(self, dot: RoofDot) -> QPointF:
-        return QPointF(self.to_x(dot.flops_per_byte), self.to_y(dot.flops_per_s))
+        return QPointF(self.to_x(dot.flops_per_byte), self.to_y(dot.flops_per_s / _GIGA))
 
     def item_at(self, position: QPointF) -> int:
         found = []
@@ -124,39 +111,22 @@ class RooflinePlot(PaintedPlot):
     # Painting -----------------------------------------------------------------------------------
 
     def paint(self, painter: QPainter) -> None:
-        plot, table = self.plot_rect, theme()
-        marks = labelled_ticks(self.y_range, plot.height(), max(_TICKS, 2 * self.line_height))
-        paint_value_axis(painter, plot, self.y_range, marks, self.pen.font)
-        self.pen.use(painter)
-        distance = 2.0 * self.pen.metrics.horizontalAdvance("00,000")
-        ticks = labelled_ticks(self.x_range, plot.width(), distance)
-        paint_x_axis(painter, self.pen, plot, ticks, self.to_x, AXES[0])
-        painter.setPen(table.color("text_muted"))
-        painter.drawText(QPointF(0, self.pen.metrics.ascent()), AXES[1])
-        self._paint_legend(painter)
+        plot = self.plot_rect
+        self.paint_frame(painter)
+        self.paint_legend(painter, [(text, _COLORS[bound]) for bound, text in _BOUNDS.items()])
         painter.setRenderHint(QPainter.RenderHint.Antialiasing)
         self._paint_roofs(painter, plot)
         self._paint_dots(painter, plot)
         if 0 <= self.pointed_index < len(self.dots):
-            self._paint_pointed(painter, self.dots[self.pointed_index])
-
-    def _paint_legend(self, painter: QPainter) -> None:
-        metrics, table, right = self.pen.metrics, theme(), float(self.width() - SPACE_3)
-        for is_compute_bound, text in _BOUNDS.items():
-            right -= metrics.horizontalAdvance(text)
-            painter.setPen(table.color("text"))
-            painter.drawText(QPointF(right, metrics.ascent()), text)
-            right -= SPACE_3
-            square = QRectF(right, self.line_height / 2 - 4, 8, 8)
-            painter.fillRect(square, table.color(_COLORS[is_compute_bound]))
-            right -= SPACE_3
+            dot = self.dots[self.pointed_index]
+            self.paint_pointed(painter, self.place(dot), _radius(dot), dot.lines)
 
     def _paint_roofs(self, painter: QPainter, plot: QRectF) -> None:
         """The memory roof from where it enters, and its name below it."""
         table, metrics = theme(), self.pen.metrics
         low = max(self.x_range.low, self.y_range.low * _GIGA / self.bytes_per_s)
-        ridge, top = self.to_x(self.ridge), self.to_y(self.flops_per_s)
-        start = QPointF(self.to_x(low), self.to_y(low * self.bytes_per_s))
+        ridge, top = self.to_x(self.ridge), self.to_y(self.flops_per_s / _GIGA)
+        start = QPointF(self.to_x(low), self.to_y(low * self.bytes_per_s / _GIGA))
         painter.setPen(QPen(table.color("text_muted"), 1.5))
         painter.drawPolyline([start, QPointF(ridge, top), QPointF(plot.right(), top)])
         memory, compute = bandwidth_text(self.bytes_per_s), compute_text(self.flops_per_s)
@@ -194,17 +164,6 @@ class RooflinePlot(PaintedPlot):
             if not any(box.intersects(other) for other in taken):
                 taken.append(box)
                 painter.drawText(QPointF(box.left(), box.top() + metrics.ascent()), name)
-
-    def _paint_pointed(self, painter: QPainter, dot: RoofDot) -> None:
-        at, radius = self.place(dot), _radius(dot)
-        painter.setPen(QPen(theme().color("text"), 1.5))
-        painter.drawEllipse(at, radius + 2, radius + 2)
-        height = len(dot.lines) * self.line_height + 2 * SPACE_1
-        top = min(at.y() - height / 2, self.height() - height - SPACE_2)
-        is_left = at.x() < self.plot_rect.center().x()
-        corner = QPointF(at.x() + (radius if is_left else -radius), max(0.0, top))
-        edge = self.width() if is_left else corner.x()
-        paint_reading(painter, self.pen, corner, dot.lines, edge)
 
 
 def _radius(dot: RoofDot) -> float:

@@ -91,7 +91,7 @@ def test_the_roofline_has_a_dot_for_each_operation_that_computes(
     assert plot.item_at(at) == 0 and plot.item_at(at + QPointF(100, 0)) == -1
     # half of the roof that it is below
     roof = dot.flops_per_byte * plot.bytes_per_s
-    assert roof == 2 * dot.flops_per_s and plot.to_y(roof) < at.y()
+    assert roof == 2 * dot.flops_per_s and plot.to_y(roof / 1e9) < at.y()
     qtbot.keyClick(plot, Qt.Key.Key_Right)
     assert plot.pointed_index == 0
     assert plot.values_table().rows == ((LINEAR.name, 4.0, 20.0, 50.0),)
