@@ -13,26 +13,12 @@ from engine.errors import ConfigError
 from engine.hardware.peaks import Peaks, peaks_for
 from engine.llm_engine import LLMEngine
 from engine.sampling_params import SamplingParams
-from engine.snapshot.profile import DECODE, PREFILL, REST, StepsProfile
-from engine.telemetry.profile import as_dict, bound_text, roof_share
-from engine.units import (
-    bandwidth_text,
-    bytes_text,
-    compute_text,
-    counted,
-    duration_text,
-    figure,
-    operations_text,
-    percent_text,
-)
+from engine.snapshot.profile import DECODE, PREFILL, StepsProfile
+from engine.telemetry.profile import as_dict
+from engine.units import counted, duration_text, figure
 
 WARM_STEPS = 4
 """Decode steps before those that count: some are recorded then."""
-HEADER = [
-    "operation", "kernel", "calls", "time", "share", "bytes", "operations", "bandwidth", "compute",
-    "bound", "% of roof",
-]  # fmt: skip
-"""Per step."""
 
 
 class ProfiledLoad(NamedTuple):
@@ -163,20 +149,3 @@ def heading(one: StepsProfile, plain_s: float | None) -> str:
         f"{duration_text(one.seconds / one.num_steps)} per step "
         f"({duration_text(plain_s)} without the profiler)"
     )
-
-
-def rows(one: StepsProfile, peaks: Peaks) -> list[list[str]]:
-    """The cells of each operation and of the rest, per step; see `HEADER`."""
-    steps = one.num_steps
-    found = [
-        [
-            each.name, each.kernel, figure(each.calls / steps, 3),
-            duration_text(each.seconds / steps), percent_text(each.seconds / one.seconds),
-            bytes_text(each.bytes / steps), operations_text(each.operations / steps or None),
-            bandwidth_text(each.bytes_per_s or None), compute_text(each.operations_per_s or None),
-            bound_text(each, peaks), percent_text(roof_share(each, peaks)),
-        ]
-        for each in one.operations
-    ]  # fmt: skip
-    rest = [REST, "", "", duration_text(one.rest_s / steps), percent_text(one.rest_s / one.seconds)]
-    return [*found, [*rest, *[""] * (len(HEADER) - len(rest))]]

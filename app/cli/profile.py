@@ -58,7 +58,7 @@ def run(args: argparse.Namespace) -> int:
         check_writable(file)
     status = StatusLine()
     with open_engine(config) as engine:
-        from app.bench.profile import HEADER, heading, profile_load, rows
+        from app.bench.profile import heading, profile_load
 
         found = profile_load(
             engine, args.prompt_tokens, args.concurrency, args.steps, args.trace, status.show
@@ -74,13 +74,14 @@ def run(args: argparse.Namespace) -> int:
         print(json.dumps(report))
     else:
         from app.bench.report import aligned
+        from engine.telemetry.profile import HEADINGS, cells
 
         peaks = found.peaks
         print(model_line(config, model))
         print(f"Peaks: {bandwidth_text(peaks.read_bytes_per_s)}, {compute_text(peaks.flops_per_s)}")
         for one in found.profiles:
             print(f"\n{heading(one, found.plain_s.get(one.kind))}")
-            print(aligned([HEADER, *rows(one, peaks)]))
+            print(aligned([[title.lower() for title in HEADINGS], *map(list, cells(one, peaks))]))
     if args.output_json:
         write_report(args.output_json, report)
     return 0

@@ -9,7 +9,22 @@ from dataclasses import asdict
 from typing import Any
 
 from engine.hardware.peaks import Peaks
-from engine.snapshot.profile import Operation, StepsProfile
+from engine.snapshot.profile import REST, Operation, StepsProfile
+from engine.units import (
+    bandwidth_text,
+    bytes_text,
+    compute_text,
+    duration_text,
+    figure,
+    operations_text,
+    percent_text,
+)
+
+HEADINGS = (
+    "Operation", "Kernel", "Calls", "Time", "Share", "Bytes", "Operations", "Bandwidth", "Compute",
+    "Bound", "% of roof",
+)  # fmt: skip
+"""Of `cells`: per step."""
 
 
 def bound_text(one: Operation, peaks: Peaks) -> str:
@@ -26,6 +41,23 @@ def least_s(one: Operation, peaks: Peaks) -> float:
 def roof_share(one: Operation, peaks: Peaks) -> float:
     """The time at the peaks over the measured one. Above 1 the data was in the CPU's cache."""
     return least_s(one, peaks) / one.seconds if one.seconds else 0.0
+
+
+def cells(one: StepsProfile, peaks: Peaks) -> list[tuple[str, ...]]:
+    """The rows of a table: of each operation, and of the rest of the steps' time."""
+    steps = one.num_steps
+    rows: list[tuple[str, ...]] = [
+        (
+            each.name, each.kernel, figure(each.calls / steps, 3),
+            duration_text(each.seconds / steps), percent_text(each.seconds / one.seconds),
+            bytes_text(each.bytes / steps), operations_text(each.operations / steps or None),
+            bandwidth_text(each.bytes_per_s or None), compute_text(each.operations_per_s or None),
+            bound_text(each, peaks), percent_text(roof_share(each, peaks)),
+        )
+        for each in one.operations
+    ]  # fmt: skip
+    rest = REST, "", "", duration_text(one.rest_s / steps), percent_text(one.rest_s / one.seconds)
+    return [*rows, (*rest, *[""] * (len(HEADINGS) - len(rest)))]
 
 
 def as_dict(profile: StepsProfile, peaks: Peaks) -> dict[str, Any]:

@@ -3,35 +3,31 @@
 from __future__ import annotations
 
 import gzip
+from functools import partial
 from pathlib import Path
 
 from PySide6.QtCore import Signal
 from PySide6.QtWidgets import QComboBox, QFileDialog, QMessageBox, QWidget
 
 from app.features.bench.figure_table import FigureRow, FigureTable
+from app.link.tasks import run_task
+from engine.errors import ErrorInfo
 from engine.hardware.peaks import Peaks
 from engine.messages import StepsProfiled
-from engine.snapshot.profile import REST, Operation, StepsProfile
-from engine.telemetry.profile import bound_text, roof_share
+from engine.snapshot.profile import Operation, StepsProfile
+from engine.telemetry.profile import HEADINGS, bound_text, cells, roof_share
 from engine.units import (
-    NOTHING,
     bandwidth_text,
-    bytes_text,
     compute_text,
     counted,
     duration_text,
     figure,
-    operations_text,
     percent_text,
 )
 from widgets.controls.layouts import Label, button, dressed, hbox, vbox
 from widgets.plot.roofline_plot import RoofDot, RooflinePlot
 from widgets.theme.theme import SPACE_1, SPACE_2, SPACE_3
 
-HEADINGS = (
-    "Operation", "Kernel", "Time", "Share", "Bytes", "Operations", "Bandwidth", "Compute", "Bound",
-    "% of roof",
-)  # fmt: skip
 _KINDS = "Chrome trace (*.json);;Compressed Chrome trace (*.json.gz)"
 
 
@@ -84,21 +80,20 @@ class ProfileView(QWidget):
         dots = [_dot(each, one, peaks) for each in one.operations]
         self.plot.show_dots(dots, peaks.read_bytes_per_s, peaks.flops_per_s)
         rows: list[FigureRow[Operation | None]] = [
-            FigureRow(each, _texts(each, one, peaks)) for each in one.operations
+            FigureRow(each, texts, tone="muted" if each is None else "")
+            for each, texts in zip((*one.operations, None), cells(one, peaks), strict=True)
         ]
-        rest = (duration_text(one.rest_s / one.num_steps), percent_text(one.rest_s / one.seconds))
-        blank = [""] * (len(HEADINGS) - 4)
-        rows.append(FigureRow(None, (REST, "", *rest, *blank), tone="muted"))
         self.table.show_rows(HEADINGS, rows)
 
     def _export(self) -> None:
         name, _ = QFileDialog.getSaveFileName(self, "Export trace", "steps.json", _KINDS)
         if not name:
             return
-        try:
-            self.save_trace(Path(name))
-        except OSError as error:
-            QMessageBox.warning(self, "Export trace", f"Cannot save the trace: {error}")
+        save = partial(self.save_trace, Path(name))
+        run_task(self, save, lambda _: None, self._on_unsaved)
+
+    def _on_unsaved(self, error: ErrorInfo) -> None:
+        QMessageBox.warning(self, "Export trace", f"Cannot save the trace: {error}")
 
     def save_trace(self, file: Path) -> None:
         """Compressed if the name ends in .gz. Raises OSError."""
@@ -116,15 +111,3 @@ def _dot(each: Operation, one: StepsProfile, peaks: Peaks) -> RoofDot:
         f"{percent_text(roof_share(each, peaks))} of the roof",
     )
     return RoofDot(each.intensity, each.operations_per_s, share, bound == "compute", lines)
-
-
-def _texts(each: Operation, one: StepsProfile, peaks: Peaks) -> tuple[str, ...]:
-    steps, has_operations = one.num_steps, each.operations > 0
-    return (
-        each.name, each.kernel or NOTHING, duration_text(each.seconds / steps),
-        percent_text(each.seconds / one.seconds), bytes_text(each.bytes / steps),
-        operations_text(each.operations / steps) if has_operations else NOTHING,
-        bandwidth_text(each.bytes_per_s),
-        compute_text(each.operations_per_s) if has_operations else NOTHING,
-        bound_text(each, peaks).capitalize(), percent_text(roof_share(each, peaks)),
-    )  # fmt: skip

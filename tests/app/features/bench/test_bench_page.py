@@ -15,22 +15,12 @@ from app.main.application import Application
 from app.storage.run_records import Kind, State
 from tests.app.cuts import expect_whole
 from tests.app.fakes import Script
+from tests.app.features.bench.bench_fixtures import page, wait_end
 from tests.app.window_fixtures import application, open_model, script, set_text, usual_text
 from widgets.theme.theme import SPACE_3
 
-__all__ = ["application", "script", "usual_text"]
+__all__ = ["application", "page", "script", "usual_text"]
 OPENS = "/models/tiny"
-
-
-@pytest.fixture
-def page(qtbot: QtBot, application: Application) -> BenchPage:
-    made = application.pages.bench
-    application.window.show_widget(made)
-    qtbot.waitUntil(made.isVisible)
-    made.form.requests.setValue(4)
-    made.form.rounds.setValue(1)
-    made.form.warmups.setValue(0)
-    return made
 
 
 def sweep(page: BenchPage, name: str, values: str) -> None:
@@ -38,10 +28,6 @@ def sweep(page: BenchPage, name: str, values: str) -> None:
     box.setCurrentIndex(box.findData(name))
     line.setText(values)
     page.form.press_run()
-
-
-def wait_end(qtbot: QtBot, page: BenchPage) -> None:
-    qtbot.waitUntil(lambda: not page.bench.is_running, timeout=20_000)
 
 
 def test_a_sweep_fills_the_table_and_is_kept(qtbot: QtBot, page: BenchPage) -> None:

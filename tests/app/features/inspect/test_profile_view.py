@@ -12,10 +12,11 @@ from PySide6.QtWidgets import QApplication
 from pytestqt.qtbot import QtBot
 
 from app.features.inspect.bottleneck import PROFILED_STEPS, BottleneckPanel
-from app.features.inspect.profile_view import HEADINGS, ProfileView
+from app.features.inspect.profile_view import ProfileView
 from engine.hardware.peaks import Peaks
 from engine.messages import PeaksMeasured, ProfileSteps, StepsProfiled
 from engine.snapshot.profile import DECODE, PREFILL, REST, Operation, StepsProfile
+from engine.telemetry.profile import HEADINGS
 from tests.app.fakes import FakeEngineThread
 from tests.app.features.inspect.steps import seen, step
 from tests.app.window_fixtures import next_run
@@ -69,7 +70,7 @@ def test_the_table_has_the_operations_and_the_rest(panel: BottleneckPanel) -> No
     rows = shown(view)
     assert [row["Operation"] for row in rows] == [LINEAR.name, WRITE.name, REST]
     first = rows[0]
-    assert (first["Time"], first["Share"], first["Bound"]) == ("20 ms", "50 %", "Memory")
+    assert (first["Time"], first["Share"], first["Bound"]) == ("20 ms", "50 %", "memory")
     assert (first["Bandwidth"], first["Compute"]) == ("5.00 GB/s", "20.0 GFLOP/s")
     assert first["% of roof"] == "50 %"
     assert rows[2]["Time"] == "15 ms"
