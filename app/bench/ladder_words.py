@@ -23,7 +23,7 @@ LITTLE = 0.01
 
 
 def why(rung: Rung, rungs: Sequence[Rung]) -> str:
-    """Why a rung paid or not, from what was measured on it and on the one below."""
+    """Why a rung is faster or not, from its measurements and those of the rung below."""
     if rung.state in (State.SKIPPED, State.FAILED):
         return f"{rung.state.value.capitalize()}. {rung.reason}".strip()
     below = next((one for one in rungs if one.key == rung.below), None)

@@ -245,6 +245,17 @@ def plan_of(args: argparse.Namespace) -> Plan:
     return Plan(workload, pace, getattr(args, "seed", 0), args.num_warmups, rounds)
 
 
+def plan_under_goals(args: argparse.Namespace) -> Plan:
+    """Of a search, which has goals and the first variant of its workload."""
+    if not args.goodput:
+        raise ConfigError("No goal specified.", "Add --goodput itl:50, in milliseconds.")
+    plan = plan_of(args)
+    first = dict(list(plan.workload.variants.items())[:1])
+    return dataclasses.replace(
+        plan, workload=dataclasses.replace(plan.workload, variants=first)
+    )
+
+
 def _workload(args: argparse.Namespace) -> Workload:
     lengths = (args.input_len, args.output_len)
     if args.prompts is not None:

@@ -1,14 +1,13 @@
-"""`inferdeck ladder`: what each serving technique gains under a load."""
+"""`inferdeck ladder`: the gain of each serving technique under a load."""
 
 from __future__ import annotations
 
 import argparse
 import json
 import sys
-from dataclasses import replace
 
 from app.cli import values
-from app.cli.bench import add_workload_options, machine, plan_of
+from app.cli.bench import add_workload_options, machine, plan_under_goals
 from app.cli.options import (
     add_engine_options,
     add_options,
@@ -22,7 +21,7 @@ from engine.errors import ConfigError
 from engine.units import counted, precision_name
 
 NAME = "ladder"
-HELP = "Measure what each serving technique gains."
+HELP = "Measure the gain of each serving technique."
 DESCRIPTION = (
     "Run a workload with static batching and contiguous KV allocation. Then add one technique "
     "after the other: continuous batching, paged KV cache, prefix cache, quantized weights, "
@@ -68,16 +67,12 @@ def run(args: argparse.Namespace) -> int:
     from app.storage.run_store import RunStore
     from engine.hardware.peaks import peaks_for
 
-    if not args.goodput:
-        raise ConfigError("No goal specified.", "Add --goodput itl:50, in milliseconds.")
     if args.concurrency is not None or args.request_rate is not None:
         raise ConfigError(
             "The ladder searches the concurrency.", "Omit --concurrency and --request-rate."
         )
     args.compare = None
-    goals, plan, status = goals_of(args), plan_of(args), StatusLine()
-    first = dict(list(plan.workload.variants.items())[:1])
-    plan = replace(plan, workload=replace(plan.workload, variants=first))
+    goals, plan, status = goals_of(args), plan_under_goals(args), StatusLine()
     chosen = engine_config(args)
     with open_engine(chosen.replace(**NAIVE)) as engine:
         model = engine.model_info

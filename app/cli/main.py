@@ -78,7 +78,7 @@ examples:
   inferdeck tune --workload query-rewrite --goodput itl:50
       find the fastest settings that meet a goal
   inferdeck ladder --workload voice-bot --goodput ttft:500 itl:50
-      show what each serving technique gains
+      show the gain of each serving technique
   inferdeck profile --model ~/models/Qwen3-0.6B --trace steps.json
       show where the time of a step goes
   inferdeck serve --model ~/models/Qwen3-0.6B

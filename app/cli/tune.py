@@ -5,14 +5,12 @@ from __future__ import annotations
 import argparse
 import math
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from app.cli import values
-from app.cli.bench import add_workload_options, plan_of
+from app.cli.bench import add_workload_options, plan_under_goals
 from app.cli.options import add_engine_options, add_options, add_report_options
 from app.cli.sweep import add_goal_options, run_sweep
-from engine.errors import ConfigError
 
 # What follows needs numpy, which `--help` need not wait for.
 if TYPE_CHECKING:
@@ -64,12 +62,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     from app.bench.axes import with_usual_values
 
-    if not args.goodput:
-        raise ConfigError("No goal specified.", "Add --goodput itl:50, in milliseconds.")
     args.base_url = args.compare = args.rounds = None
-    plan = plan_of(args)
-    first = dict(list(plan.workload.variants.items())[:1])
-    plan = replace(plan, workload=replace(plan.workload, variants=first))
+    plan = plan_under_goals(args)
 
     def search(
         engine: LLMEngine | None, axes: Sequence[Axis], goals: Goals, status: StatusLine

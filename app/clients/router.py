@@ -2,7 +2,7 @@
 
     window --> router --policy--> replica A, replica B, ...
       \\--- GET /workers            health and running requests of each, as the router has them
-      \\--- GET replica/metrics     what each reports itself; summed, the figures of the router
+      \\--- GET replica/metrics     figures of each replica; their sums are the router's
       \\--- GET :port+1/metrics     requests routed (of a router that the window runs)
 
 A router passes GET /metrics on to one of its replicas, which is why it is never asked there.

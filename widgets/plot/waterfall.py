@@ -41,7 +41,7 @@ class Waterfall(PaintedPlot):
     """`chosen(index)`: a step was clicked, or pointed at with the arrow keys."""
 
     chosen = Signal(int)
-    empty_text = "Run a ladder to see what each technique gains."
+    empty_text = "Run a ladder to see the gain of each technique."
 
     def __init__(self, name: str) -> None:
         super().__init__(name)

@@ -15,7 +15,7 @@ Settings = Mapping[str, Any]
 
 
 class ApplyBar(QWidget):
-    """`apply_wanted(settings)`, `copy_wanted(settings)`: of what is selected, from `selected`;
+    """`apply_wanted(settings)`, `copy_wanted(settings)`: those of the selected row;
     `undo_wanted`; `export_wanted`."""
 
     apply_wanted = Signal(object)

@@ -57,7 +57,7 @@ class Mode(StrEnum):
         return {
             Mode.SWEEP: "Measure every value of one or two settings or loads",
             Mode.TUNE: "Search for the settings that are best under the goals",
-            Mode.LADDER: "Measure what each serving technique gains, one after the other",
+            Mode.LADDER: "Measure the gain of each serving technique, one after the other",
         }[self]
 
 

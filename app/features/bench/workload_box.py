@@ -23,8 +23,8 @@ FIRST = "query-rewrite"
 
 
 class WorkloadBox(ElidedCombo):
-    """Presets, then what was read, then where more is read from. `chosen(Workload)`: prompts were
-    read; `failed(ErrorInfo)`: they cannot be."""
+    """Presets, prompts that were read, and sources to read more from. `chosen(Workload)`:
+    prompts were read. `failed(ErrorInfo)`: they could not be."""
 
     chosen = Signal(object)
     failed = Signal(object)
@@ -37,7 +37,7 @@ class WorkloadBox(ElidedCombo):
             (work, variant)
             for work in map(preset, preset_names()) for variant in work.variants
         ]  # fmt: skip
-        self._rows: dict[str, int] = {}  # of what was read, by source or file
+        self._rows: dict[str, int] = {}  # of prompts that were read, by source or file
         self._reading = LatestTask(self)
         for work, variant in self._works:
             more = f", {variant} prompts" if len(work.variants) > 1 else ""

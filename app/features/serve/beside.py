@@ -61,7 +61,7 @@ class Beside(QObject):
         self.changed.emit(known)
 
     def text(self, known: str) -> str:
-        """Of a start that goes on; "" for none."""
+        """Of a start in progress; "" for none."""
         if known in self._tasks:
             return "Checking memory"
         process = self._new.get(known)

@@ -117,8 +117,8 @@ class ManagedEngines(QObject):
         return made
 
     def apply(self, connection_id: str, launch: Launch) -> None:
-        """Start with these settings. One that runs goes on until the new one is ready, where memory
-        allows; else it is restarted."""
+        """Start with these settings. A running engine continues until the new one is ready, where
+        memory allows; else it is restarted."""
         self._store.set_launch(connection_id, launch)
         old = self._processes.get(connection_id)
         is_free = self.is_ready(connection_id) and connection_id not in self._drains
@@ -259,7 +259,7 @@ class ManagedEngines(QObject):
         self._beside.end(old, LEAVING_MS if is_used else 0)
 
     def _on_failed_beside(self, connection_id: str, error: ErrorInfo) -> None:
-        """The old one goes on with its settings."""
+        """The old engine continues with its settings."""
         drain = self._drains.pop(connection_id, None)
         if drain is not None:
             drain.cancel()

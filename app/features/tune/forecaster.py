@@ -1,9 +1,9 @@
 """`Forecaster`: predicts the effect of chosen settings on the load of the last minute.
 
     choose -> wait -> replay in a thread -> curves beside the live charts -> discard: gone
-                                                                          -> apply: kept, and
-                                                                             compared with what is
-                                                                             measured then
+                                                                          -> apply: kept, for its
+                                                                             error against the
+                                                                             measured result
 """
 
 from __future__ import annotations

@@ -75,7 +75,7 @@ def test_the_table_has_the_operations_and_the_rest(panel: BottleneckPanel) -> No
     assert first["% of roof"] == "50 %"
     assert rows[2]["Time"] == "15 ms"
     view.kind.setCurrentIndex(0)
-    assert shown(view)[0]["Bound"] == "Compute"
+    assert shown(view)[0]["Bound"] == "compute"
     view.back.click()
     assert not view.isVisible() and panel.bar.isVisible()
 

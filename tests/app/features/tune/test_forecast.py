@@ -15,16 +15,19 @@ from app.features.tune.forecast import NOTHING, Headline, forecast
 from app.features.tune.forecaster import Forecaster
 from app.features.tune.result_bar import ResultBar
 from app.link.bridge import EngineBridge
+from app.main.application import Application
 from engine.config import EngineConfig
 from engine.simulate.engine import SimulatedEngine
 from engine.simulate.traffic import Traffic
 from engine.snapshot import EngineSnapshot
+from tests.app.window_fixtures import application, open_model, script
 from tests.engine.simulate.scripted import KNOWN, like, serve
 from tests.figures import numbers
 from widgets.live.metric_store import MetricStore
 from widgets.plot.marks import MarkLog
 from widgets.plot.series import Mark
 
+__all__ = ["application", "script"]
 SECONDS, RATE = 16.0, 6.0
 
 
@@ -244,3 +247,16 @@ def test_the_result_of_a_change_has_the_error_of_its_prediction(
 
 def test_a_bridge_has_the_signals() -> None:
     assert all(hasattr(EngineBridge, name) for name in ("snapshot", "past", "loaded", "unloaded"))
+
+
+def test_a_chosen_setting_is_predicted_beside_apply(
+    qtbot: QtBot, application: Application
+) -> None:
+    """Or it says why not: this engine reports no steps."""
+    open_model(qtbot, application)
+    panel = application.engine_settings
+    panel.choose("block_size", 64)
+    qtbot.waitUntil(lambda: not panel.pending.forecast.isHidden(), timeout=5000)
+    assert panel.pending.forecast.text()
+    panel.commands.discard()
+    assert panel.pending.forecast.isHidden()

@@ -392,15 +392,3 @@ def test_an_unusable_prompt_file_is_refused_where_it_was_asked_for(
     page.load_bar.use_prompts(tmp_path / "none.csv")
     qtbot.waitUntil(lambda: not page.load_bar.problem.isHidden(), timeout=5000)
     assert "none.csv" in page.load_bar.problem.text() and page.load_bar.choice is before
-
-
-def test_a_chosen_setting_is_predicted_beside_apply(
-    qtbot: QtBot, application: Application
-) -> None:
-    """Or it says why not: this engine reports no steps."""
-    panel = application.engine_settings
-    panel.choose("block_size", 64)
-    qtbot.waitUntil(lambda: not panel.pending.forecast.isHidden(), timeout=5000)
-    assert panel.pending.forecast.text()
-    panel.commands.discard()
-    assert panel.pending.forecast.isHidden()
