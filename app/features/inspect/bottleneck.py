@@ -198,9 +198,11 @@ class BottleneckPanel(QFrame):
 
     def show_profile(self, event: StepsProfiled) -> None:
         self.profile_steps.setEnabled(True)
-        self.profile_line.setText(f"Not profiled: {event.why_not}" if event.why_not else "")
-        if event.profiles and self.model.peaks is not None:
-            self.profile.show_profile(event, self.model.peaks)
+        peaks = self.model.peaks
+        why_not = event.why_not or ("The peaks are not measured." if peaks is None else "")
+        self.profile_line.setText(f"Not profiled: {why_not}" if why_not else "")
+        if event.profiles and peaks is not None:
+            self.profile.show_profile(event, peaks)
             self._stack.setCurrentWidget(self.profile)
 
     def _close_profile(self) -> None:

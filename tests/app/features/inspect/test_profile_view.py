@@ -63,6 +63,15 @@ def test_the_next_steps_are_asked_for_once(panel: BottleneckPanel) -> None:
     assert not panel.profile.isVisible()
 
 
+def test_without_peaks_a_profile_is_not_shown_and_it_is_said(qtbot: QtBot) -> None:
+    panel = BottleneckPanel()
+    qtbot.addWidget(panel)
+    panel.open_model()
+    panel.show()
+    panel.show_profile(EVENT)
+    assert "peaks" in panel.profile_line.text() and not panel.profile.isVisible()
+
+
 def test_the_table_has_the_operations_and_the_rest(panel: BottleneckPanel) -> None:
     panel.show_profile(EVENT)
     view = panel.profile
