@@ -97,7 +97,7 @@ def figures(runs: list[EngineRun]) -> dict[str, float]:
     values = (
         float(np.median(gaps)) * 1e3,
         float(np.percentile(firsts, 99)) * 1e3,
-        sum(run.num_output_tokens for run in runs) / sum(run.duration_s for run in runs),
+        sum(run.num_output_tokens for run in runs) / float(sum(run.duration_s for run in runs)),
     )
     return dict(zip(FIGURES, values, strict=True))
 
