@@ -120,18 +120,20 @@ static void round_row(const activations *to, int64_t row, const void *x, int typ
     }
 }
 
-#define AHEAD 1024 /* bytes to fetch before they are needed */
+/* Bytes of a panel to fetch before they are needed, to the second cache: the first one waits for few
+ * lines at a time. */
+#define AHEAD 2048
 
-/* To sums [R][S], the products of a group's codes, which lie `apart` from one panel to the next, and
- * of R rows of x. */
-INLINE void add_products(ints sums[4][4], const uint8_t *codes, int64_t apart, const int8_t *x,
-                         int64_t stride, int64_t inputs, const int R, const int S,
-                         const int bits) {
+/* To sums [R][S], the products of some inputs' codes, which lie `apart` from one panel to the next,
+ * and of R rows of x. Codes that lie `ahead` are fetched. */
+INLINE void add_some(ints sums[4][4], const uint8_t *codes, int64_t apart, int64_t ahead,
+                     const int8_t *x, int64_t stride, int64_t inputs, const int R, const int S,
+                     const int bits) {
     for (int64_t k = 0; k < inputs; k += bits == 4 ? 8 : 4, codes += 64) {
         bytes first[4], second[4];
         UNROLLED(s, S) {
             const uint8_t *from = codes + s * apart;
-            _mm_prefetch((const char *)from + AHEAD, _MM_HINT_T0);
+            _mm_prefetch((const char *)from + ahead, _MM_HINT_T1);
             first[s] = load_bytes(from);
             if (bits == 4) second[s] = high_nibbles(first[s]), first[s] = low_nibbles(first[s]);
         }
@@ -149,25 +151,40 @@ INLINE void add_products(ints sums[4][4], const uint8_t *codes, int64_t apart, c
     }
 }
 
+/* The same of the group of w that begins `start` inputs from the panels' beginning. is_near: rows
+ * before these have read the codes. */
+INLINE void add_products(ints sums[4][4], const packed *w, const uint8_t *panels, int is_near,
+                         int64_t start, const int8_t *x, int64_t stride, const int R, const int S,
+                         const int bits) {
+    const int64_t input_bytes = bits * LANES / 8, panel_bytes = w->inputs * input_bytes;
+    const int64_t end = start + w->group, some = AHEAD / input_bytes;
+    for (int64_t k = start; k < end; k += some) {
+        const int64_t inputs = least(some, end - k), from = k * input_bytes;
+        /* behind these panels' end lie S - 1 that were read beside them, then those to be read */
+        const int64_t left = panel_bytes - from - inputs * input_bytes;
+        const int64_t ahead = is_near ? 0 : AHEAD + (left < AHEAD ? (S - 1) * panel_bytes : 0);
+        add_some(sums, panels + from, panel_bytes, ahead, x + k, stride, inputs, R, S, bits);
+    }
+}
+
 /* R rows from `row` on by S panels from `panel` on: out [R][S * 16]. */
-INLINE void tile(const packed *w, const activations *x, int64_t row, int64_t panel, float *out,
-                 const int R, const int S, const int bits, const int parts) {
-    const int64_t groups = w->inputs / w->group, panel_bytes = w->inputs * bits / 8 * LANES;
+INLINE void tile(const packed *w, const activations *x, int64_t row, int64_t panel, int is_near,
+                 float *out, const int R, const int S, const int bits, const int parts) {
+    const int64_t groups = w->inputs / w->group, at = row * x->stride;
+    const uint8_t *codes = w->codes + panel * w->inputs * bits / 8 * LANES;
     floats total[4][4];
     UNROLLED(r, R) UNROLLED(s, S) total[r][s] = no_floats();
     for (int64_t g = 0; g < groups; g++) {
-        const uint8_t *codes = w->codes + panel * panel_bytes + g * w->group * bits / 8 * LANES;
-        const int64_t start = row * x->stride + g * w->group;
+        const int64_t start = g * w->group;
         ints sums[4][4];
         UNROLLED(r, R) UNROLLED(s, S) sums[r][s] = no_ints();
-        add_products(sums, codes, panel_bytes, x->high + start, x->stride, w->group, R, S, bits);
+        add_products(sums, w, codes, is_near, start, x->high + at, x->stride, R, S, bits);
         if (parts == 2) {
             int has_low = 0;
             UNROLLED(r, R) has_low |= x->has_low[(row + r) * groups + g];
             UNROLLED(r, R) UNROLLED(s, S) sums[r][s] = joined(sums[r][s], no_ints());
             if (has_low)
-                add_products(sums, codes, panel_bytes, x->low + start, x->stride, w->group, R, S,
-                             bits);
+                add_products(sums, w, codes, is_near, start, x->low + at, x->stride, R, S, bits);
         }
         UNROLLED(s, S) {
             const int64_t place = ((panel + s) * groups + g) * LANES;
@@ -195,7 +212,7 @@ INLINE void keep(const packed *w, int64_t row, int64_t panel, const float *found
 
 #define TILE(R, S)                                             \
     do {                                                       \
-        tile(w, x, row, panel, found, R, S, bits, parts);      \
+        tile(w, x, row, panel, row > first, found, R, S, bits, parts); \
         keep(w, row, panel, found, R, S, y, type);             \
     } while (0)
 
@@ -204,6 +221,7 @@ INLINE void rows_by_panels(const packed *w, const activations *x, int64_t row, i
                            int64_t panel, const int S, const int bits, const int parts, void *y,
                            int type) {
     float found[4 * 4 * LANES];
+    const int64_t first = row;
 #if WIDE_TILES
     for (; row + 4 <= end; row += 4) TILE(4, S);
 #endif
@@ -218,6 +236,7 @@ INLINE void panels(const packed *w, const activations *x, int64_t row, int64_t e
 #if WIDE_TILES
     if (end - row == 1) {
         float found[4 * 4 * LANES];
+        const int64_t first = row;
         for (; panel + 4 <= last; panel += 4) TILE(1, 4);
     }
     for (; panel + 4 <= last; panel += 4)
