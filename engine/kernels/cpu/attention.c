@@ -63,7 +63,7 @@ static void attend_rows(const job *j, const share *of, keys *k, int64_t start, i
         end[r] = most(0, least(position + 1, PART));
     }
     k->first = least(first[0], end[rows - 1]), k->end = end[rows - 1];
-    score_rows(k, &p->keys, q, scores, rows);
+    score_rows(k, p, q, scores, rows);
     for (int r = 0; r < rows; r++) {
         found *const one = found_at(j, all, number + r);
         weigh(p, j->softcap, k, scores + r * PART, first[r], end[r], one);

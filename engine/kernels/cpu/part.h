@@ -32,11 +32,12 @@ INLINE floats load_stored(const void *from, int64_t place, const int kind) {
 }
 
 /* Bring `count` elements near that are read soon: pages are too short, and lie too far from each
- * other, for the processor to see where a sequence goes on. */
+ * other, for the processor to see where a sequence goes on. To the second cache: the first one waits
+ * for few lines at a time. */
 INLINE void fetch_stored(const void *from, int64_t place, int64_t count, const int kind) {
     const int64_t size = kind == F32 ? 4 : kind >= INT8 ? 1 : 2;
     const char *at = (const char *)from + place * size;
-    for (int64_t byte = 0; byte < count * size; byte += 64) _mm_prefetch(at + byte, _MM_HINT_T0);
+    for (int64_t byte = 0; byte < count * size; byte += 64) _mm_prefetch(at + byte, _MM_HINT_T1);
 }
 
 /* Of `count` rows. */
@@ -85,16 +86,20 @@ INLINE void find_keys(keys *k, const pages *p, const int32_t *table, int64_t sta
     if (p->values.scales) read_scales(k->value_scale + from, &p->values, k->place + from, l - from);
 }
 
-/* scores [R][PART] of R rows of queries. */
-INLINE void score(const keys *k, const stored *of, const float *q, float *scores, const int R,
-                  const int kind) {
-    const int64_t width = of->width, last = k->end - 1;
+/* scores [R][PART] of R rows of queries. then: what is read after the keys. */
+INLINE void score(const keys *k, const stored *of, const stored *then, const float *q,
+                  float *scores, const int R, const int kind) {
+    const int64_t width = of->width;
     for (int64_t l = k->first / 4 * 4; l < k->end; l += 4) {
         floats total[ROWS][4];
         int64_t from[4];
         UNROLLED(n, 4) {
             from[n] = k->place[l + n] * width;
-            fetch_stored(of->elements, k->place[least(l + n + AHEAD, last)] * width, width, kind);
+            const int64_t ahead = l + n + AHEAD, past = ahead - k->end;
+            if (past < 0) fetch_stored(of->elements, k->place[ahead] * width, width, kind);
+            else if (k->first + past < k->end)
+                fetch_stored(then->elements, k->place[k->first + past] * then->width, then->width,
+                             then->kind);
         }
         UNROLLED(r, R) UNROLLED(n, 4) total[r][n] = no_floats();
         for (int64_t d = 0; d < width; d += LANES) {
@@ -206,9 +211,9 @@ INLINE void sum_values(const keys *k, const stored *of, const float *weights,
         else CALL(E4M3);                          \
     } while (0)
 
-INLINE void score_rows(const keys *k, const stored *of, const float *q, float *scores, int rows) {
-    const int kind = of->kind;
-#define SCORE(KIND) BY_ROWS(score(k, of, q, scores, R, KIND))
+INLINE void score_rows(const keys *k, const pages *p, const float *q, float *scores, int rows) {
+    const int kind = p->keys.kind;
+#define SCORE(KIND) BY_ROWS(score(k, &p->keys, &p->values, q, scores, R, KIND))
     BY_KIND(SCORE);
 }
 
