@@ -69,7 +69,7 @@ static void attend_rows(const job *j, const share *of, keys *k, int64_t start, i
         weigh(p, j->softcap, k, scores + r * PART, first[r], end[r], one);
         to[r] = one->sum;
     }
-    sum_rows(k, &p->values, scores, to, rows);
+    sum_rows(k, p, scores, to, rows);
 }
 
 /* All rows of a share over one part: to `all` from row `number` on. */
@@ -79,6 +79,8 @@ static void attend_part(const job *j, const share *of, int64_t part, float *all,
     const int64_t last = of->position + token_of(of, of->rows - 1) - start;
     keys k;
     k.first = most(0, first_seen(j, first + start) - start), k.end = least(last + 1, PART);
+    const int is_next = !j->is_split && part + 1 == of->parts && of->head + 1 < j->pages->kv_heads;
+    k.beside = is_next ? j->pages->block_size : 0;
     find_keys(&k, j->pages, j->step->tables + j->step->table_starts[of->request], start, of->head);
     for (int64_t row = 0, rows; row < of->rows; row += rows) {
         const int64_t left = least(of->rows - row, MOST_ROWS);
@@ -177,9 +179,11 @@ void native_attention(const pages *pages, const step *step, const void *q, int64
     int64_t work = 0;
     for (int64_t i = 0; i < step->requests; i++)
         work += step->queries[i] * heads * step->lengths[i] * pages->keys.width;
+    /* a thread that goes on with the next head finds its first keys fetched */
+    const int64_t several = most(1, least(4, count / (4 * threads)));
 #pragma omp parallel num_threads(threads) if (work > ALONE)
     {
-#pragma omp for schedule(dynamic)
+#pragma omp for schedule(dynamic, several)
         for (int64_t n = 0; n < count; n++) {
             const item *one = scratch + n;
             const share of = share_of(j, one->request, one->head, one->block);

@@ -66,6 +66,7 @@ typedef struct {
 /* Keys of one part that lie from `first` to before `end`, counted from the part's beginning. */
 typedef struct {
     int64_t first, end;
+    int64_t beside; /* rows from a key to that of the head whose turn is next; 0: of none */
     int64_t place[PART]; /* rows of the pages; of keys before `first`, any */
     float key_scale[PART], value_scale[PART]; /* where they are quantized */
 } keys;
@@ -162,15 +163,19 @@ INLINE void weigh(const pages *p, float softcap, const keys *k, float *scores, i
 }
 
 /* Elements `d` to `d` + N vectors of the values, by the weights of R rows. */
-INLINE void gather(const keys *k, const stored *of, const float *weights, int64_t d,
+INLINE void gather(const keys *k, const pages *p, const float *weights, int64_t d,
                    float *const to[ROWS], const int R, const int N, const int kind) {
+    const stored *of = &p->values;
     floats total[ROWS][8];
     UNROLLED(r, R) UNROLLED(n, N) total[r][n] = no_floats();
     for (int64_t l = k->first; l < k->end; l++) {
-        const int64_t from = k->place[l] * of->width + d;
-        const int64_t next = k->place[least(l + AHEAD, k->end - 1)] * of->width + d;
+        const int64_t from = k->place[l] * of->width + d, past = l + AHEAD - k->end;
         floats value[8];
-        fetch_stored(of->elements, next, N * LANES, kind);
+        if (past < 0)
+            fetch_stored(of->elements, k->place[l + AHEAD] * of->width + d, N * LANES, kind);
+        else if (d == 0 && k->beside && k->first + past < k->end)
+            fetch_stored(p->keys.elements, (k->place[k->first + past] + k->beside) * p->keys.width,
+                         p->keys.width, p->keys.kind);
         UNROLLED(n, N) value[n] = load_stored(of->elements, from + n * LANES, kind);
         UNROLLED(r, R) {
             const floats weight = splat_float(weights[r * PART + l]);
@@ -180,12 +185,12 @@ INLINE void gather(const keys *k, const stored *of, const float *weights, int64_
     UNROLLED(r, R) UNROLLED(n, N) store_floats(to[r] + d + n * LANES, total[r][n]);
 }
 
-INLINE void sum_values(const keys *k, const stored *of, const float *weights,
+INLINE void sum_values(const keys *k, const pages *p, const float *weights,
                        float *const to[ROWS], const int R, const int kind) {
     int64_t d = 0;
-    for (; d + ACROSS(R) * LANES <= of->width; d += ACROSS(R) * LANES)
-        gather(k, of, weights, d, to, R, ACROSS(R), kind);
-    for (; d < of->width; d += LANES) gather(k, of, weights, d, to, R, 1, kind);
+    for (; d + ACROSS(R) * LANES <= p->values.width; d += ACROSS(R) * LANES)
+        gather(k, p, weights, d, to, R, ACROSS(R), kind);
+    for (; d < p->values.width; d += LANES) gather(k, p, weights, d, to, R, 1, kind);
 }
 
 #define BY_ROWS(CALL)         \
@@ -217,9 +222,9 @@ INLINE void score_rows(const keys *k, const pages *p, const float *q, float *sco
     BY_KIND(SCORE);
 }
 
-INLINE void sum_rows(const keys *k, const stored *of, const float *weights,
+INLINE void sum_rows(const keys *k, const pages *p, const float *weights,
                      float *const to[ROWS], int rows) {
-    const int kind = of->kind;
-#define SUM(KIND) BY_ROWS(sum_values(k, of, weights, to, R, KIND))
+    const int kind = p->values.kind;
+#define SUM(KIND) BY_ROWS(sum_values(k, p, weights, to, R, KIND))
     BY_KIND(SUM);
 }
