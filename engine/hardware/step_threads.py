@@ -9,8 +9,8 @@ a small model waking the threads costs more than they gain. The tokens do not de
             as it is        a trial: B is the next count                         the better
 
 Conditions change: the window draws, other programs start, contexts grow. So trials go on, and only
-alternating measurements are compared. Trials cost at most a fiftieth of the time and become rarer
-while nothing changes.
+alternating measurements are compared. Trials cost at most a fiftieth of the steps' time and become
+rarer while nothing changes.
 """
 
 from __future__ import annotations
@@ -45,7 +45,8 @@ WARM_UP = 4  # steps before the first trial
 SHORT_S = 0.010
 """Of shorter steps the first after a change is not counted: threads have to be woken."""
 COST = 50
-"""A trial that cost a second more than no trial is followed by so many seconds without one."""
+"""After a trial that cost a second more than no trial, steps of so many seconds come without one: a
+pause between two replies pays for nothing."""
 PAUSE_S = 1.0
 LONGEST_PAUSE_S = 30.0
 _DOUBLED = 8  # so often a pause becomes twice as long: by then it is the longest in any case
@@ -119,12 +120,13 @@ class Search:
         self._here = self.best  # or what the last step was allowed to have, if that is less
         self._trial: Trial | None = None
         self._last_step = -math.inf
+        self._spent = 0.0  # seconds of steps
         self._is_down = True  # where the next trial looks first
         self._num_steps = 0
         self._mean: float | None = None
         self._mean_then: float | None = None  # at the last trial
         self._next_trial = -math.inf
-        self._not_before = -math.inf  # for the cost of the last one
+        self._not_before = 0.0  # seconds of steps: for the cost of the last one
         self._refused = 0
 
     @property
@@ -140,13 +142,15 @@ class Search:
             trial.here != self._here or trial.other > most or now - self._last_step > IDLE_S
         ):
             self._trial = None
-        if self._trial is None and self._num_steps >= WARM_UP and now >= self._next_trial:
+        is_due = now >= self._next_trial and self._spent >= self._not_before
+        if self._trial is None and self._num_steps >= WARM_UP and is_due:
             self._begin(now, most)
         return self._here if self._trial is None else self._trial.count
 
     def learn(self, count: int, seconds: float, now: float) -> None:
         """Record the duration of a step with `count` threads."""
         self._last_step = now
+        self._spent += seconds
         if self._trial is not None:
             if count == self._trial.count:
                 self._trial.add(seconds)
@@ -162,7 +166,7 @@ class Search:
             if not 1 / SHIFT <= self._mean / then <= SHIFT:
                 self._mean_then = self._mean
                 self._refused = 0
-                self._next_trial = max(now, self._not_before)
+                self._next_trial = now
 
     def _begin(self, now: float, most: int) -> None:
         fewer = bisect_left(self._counts, self._here)
@@ -177,8 +181,9 @@ class Search:
 
     def _decide(self, trial: Trial, now: float) -> None:
         self._trial = None
-        ratio, pause = trial.ratio, max(PAUSE_S, COST * trial.cost_s)
-        self._not_before = now + pause
+        ratio, paid = trial.ratio, COST * trial.cost_s
+        pause = max(PAUSE_S, paid)
+        self._not_before = self._spent + paid
         if ratio <= (AS_FAST if trial.other < trial.here else FASTER):
             self.place = self._counts.index(trial.other)
             self._refused = 0

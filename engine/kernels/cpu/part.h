@@ -32,8 +32,8 @@ INLINE floats load_stored(const void *from, int64_t place, const int kind) {
 }
 
 /* Bring `count` elements near that are read soon: pages are too short, and lie too far from each
- * other, for the processor to see where a sequence goes on. To the second cache: the first one waits
- * for few lines at a time. */
+ * other, for the processor to see where a sequence goes on. To the second cache: the first waits for
+ * few lines at a time. */
 INLINE void fetch_stored(const void *from, int64_t place, int64_t count, const int kind) {
     const int64_t size = kind == F32 ? 4 : kind >= INT8 ? 1 : 2;
     const char *at = (const char *)from + place * size;

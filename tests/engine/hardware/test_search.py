@@ -140,10 +140,21 @@ def test_a_server_that_computes_alike_for_days_goes_on_with_trials() -> None:
     runs = Runs(2)
     times = {1: 0.010, 2: 0.006}
     runs.run(100, even(times))
-    for _ in range(2_000):
+    for _ in range(200):
         runs.now += LONGEST_PAUSE_S
-        assert 1 in runs.run(24, even(times)), "there is a trial after each pause"
+        assert 1 in runs.run(500, even(times)), "there is a trial after each pause"
     assert runs.search.best == 2
+
+
+def test_pauses_between_replies_pay_for_no_trials() -> None:
+    runs = Runs(2)
+    times = {1: 0.030, 2: 0.018}
+    for _ in range(100):
+        runs.run(64, even(times))
+        runs.now += 2 * LONGEST_PAUSE_S
+    slow = runs.used.count(1) * (times[1] - times[2])
+    one_trial = 4 * (times[1] - times[2])
+    assert one_trial <= slow <= 100 * 64 * times[2] / COST + one_trial
 
 
 def test_a_trial_takes_turns_and_does_not_count_the_step_after_a_change() -> None:
