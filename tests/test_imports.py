@@ -47,6 +47,7 @@ WITHOUT_TORCH = (
     "engine.telemetry.metrics", "engine.messages", "engine.errors", "engine.engine_thread",
     "engine.hardware.peaks", "engine.telemetry.step_cost", "engine.telemetry.what_if",
     "engine.numerics.kv_dtype", "engine.evaluate", "engine.simulate.engine",
+    "app.features.tune.forecast_process",  # in its own process
 )  # fmt: skip
 
 WITHOUT_QT = (

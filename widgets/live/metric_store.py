@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from engine.snapshot import EngineSnapshot, FinishReason, Part
-from widgets.controls.text import EngineTime
+from widgets.controls.engine_time import EngineTime
 from widgets.live.history import SampleHistory
 from widgets.live.statistics import Shown
 from widgets.live.totals import PercentileLine, RunningTotal

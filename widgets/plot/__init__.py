@@ -7,10 +7,3 @@
     link, marks, time_view                      time: shared cursor, zoom, marks, ranges
     time_chart, stacked_chart, parts_bar
 """
-
-from widgets.plot.clock import RedrawClock
-from widgets.plot.series import Series, SeriesKind
-from widgets.plot.stacked_chart import StackedAreaChart
-from widgets.plot.time_chart import TimeChart
-
-__all__ = ["RedrawClock", "Series", "SeriesKind", "StackedAreaChart", "TimeChart"]

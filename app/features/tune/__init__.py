@@ -2,6 +2,7 @@
 
     settings_model, settings_commands, engine_settings (view)   choose, apply, undo
     setting_list, hints, row_remarks                            rows and the text below them
+    forecast, forecast_process, forecaster                      the load of the last minute replayed
     prediction, pending                                         what Apply will cost and gain
     precision_rows, draft_models, profile_menu                  what some rows offer
     server_commands, servers, server_dialog                     command lines of other servers

@@ -1,9 +1,9 @@
 """`Forecaster`: predicts the effect of chosen settings on the load of the last minute.
 
-    choose -> wait -> replay in a thread -> curves beside the live charts -> discard: gone
-                                                                          -> apply: kept, for its
-                                                                             error against the
-                                                                             measured result
+    choose -> wait -> replay in a process -> curves beside the live charts -> discard: gone
+                                                                           -> apply: kept, for its
+                                                                              error against the
+                                                                              measured result
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from typing import Any
 
 from PySide6.QtCore import QObject, QTimer, Signal
 
-from app.features.tune.forecast import Forecast, Headline, forecast
+from app.features.tune.forecast import Forecast, Headline
+from app.features.tune.forecast_process import forecast_apart
 from app.link.bridge import EngineBridge
 from app.link.tasks import LatestTask
 from engine.errors import ErrorInfo, InferdeckError, describe
@@ -27,6 +28,10 @@ DELAY_MS = 100
 MOST_TOKENS = 60_000
 """Of a replay: it takes the last half of a minute with twice as many."""
 LEAST_S = 10.0
+
+
+class SupersededError(Exception):
+    """Other settings are chosen by now; nobody reads this."""
 
 
 class Forecaster(QObject):
@@ -108,10 +113,14 @@ class Forecaster(QObject):
         except InferdeckError as error:
             self._fail(describe(error))
             return
-        samples, changes = self._traffic.samples(), dict(self._changes)
+        samples, changes = self._traffic.samples(), self._changes
+
+        def check() -> None:
+            if self._changes is not changes:
+                raise SupersededError
 
         def work() -> Forecast:
-            return forecast(like, samples, load, changes)
+            return forecast_apart(like, samples, load, changes, check)
 
         self._task.run(work, self._found, self._fail)
 

@@ -13,7 +13,7 @@ from PySide6.QtGui import QContextMenuEvent, QGuiApplication, QImage, QMouseEven
 from PySide6.QtWidgets import QApplication, QMenu, QTableView
 
 from tests.widgets.plot.test_time_chart import NOW, chart, fill
-from widgets.plot import TimeChart
+from widgets.plot.time_chart import TimeChart
 
 __all__ = ["chart"]
 

@@ -12,7 +12,7 @@ from tests.widgets.plot.conftest import Drawn
 from tests.widgets.synthetic import snapshot
 from widgets.live.metric_store import MetricStore
 from widgets.live.store_charts import LatencyChart
-from widgets.plot import RedrawClock
+from widgets.plot.clock import RedrawClock
 
 NOW = 1000.0
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from widgets.plot import RedrawClock, StackedAreaChart
-from widgets.plot.stacked_chart import area
+from widgets.plot.clock import RedrawClock
+from widgets.plot.stacked_chart import StackedAreaChart, area
 
 NOW = 1000.0
 

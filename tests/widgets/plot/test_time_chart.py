@@ -13,12 +13,13 @@ from PySide6.QtWidgets import QApplication, QTableView
 from pytestqt.qtbot import QtBot
 
 from tests.widgets.plot.conftest import Drawn
-from widgets.plot import RedrawClock, Series, SeriesKind, TimeChart
 from widgets.plot.axis import Range
+from widgets.plot.clock import RedrawClock
 from widgets.plot.data import HISTORY_S, MAX_DOTS, MAX_LINE_POINTS
 from widgets.plot.header import ChartHeader
 from widgets.plot.labels import LabelPlace, end_label_rects, is_named
-from widgets.plot.series import Mark
+from widgets.plot.series import Mark, Series, SeriesKind
+from widgets.plot.time_chart import TimeChart
 from widgets.theme.theme import SPACE_3, apply_theme, load_theme
 
 NOW = 1000.0

@@ -11,12 +11,15 @@ import pytest
 from PySide6.QtCore import QObject, Signal
 from pytestqt.qtbot import QtBot
 
+from app.features.tune import forecaster as made_by
 from app.features.tune.forecast import NOTHING, Headline, forecast
+from app.features.tune.forecast_process import forecast_apart
 from app.features.tune.forecaster import Forecaster
 from app.features.tune.result_bar import ResultBar
 from app.link.bridge import EngineBridge
 from app.main.application import Application
 from engine.config import EngineConfig
+from engine.errors import ConfigError
 from engine.simulate.engine import SimulatedEngine
 from engine.simulate.traffic import Traffic
 from engine.snapshot import EngineSnapshot
@@ -116,6 +119,42 @@ def test_a_forecast_is_what_the_engine_does_at_the_settings(
     assert found.curves["itl"][1][-1] == pytest.approx(truth.line("itl").p50.values[-1], rel=0.01)
     assert found.curves["requests"][1].max() <= 3
     assert 0 < found.curves["cache"][1].max() <= 100
+
+
+def test_a_process_of_its_own_finds_the_same(snapshots: list[EngineSnapshot]) -> None:
+    traffic = Traffic()
+    for snapshot in snapshots:
+        traffic.update(snapshot)
+    given = like(), traffic.samples(), traffic.load(), {"max_num_seqs": 3}
+    found, expected = forecast_apart(*given), forecast(*given)
+    assert found.headline == expected.headline and found.beyond == expected.beyond
+    assert (found.start, found.end, found.changes) == (expected.start, expected.end, given[3])
+    for name, (times, values) in expected.curves.items():
+        assert [list(line) for line in found.curves[name]] == [list(times), list(values)]
+    with pytest.raises(ConfigError):
+        forecast_apart(*given[:3], {"quantization": "int8"})
+
+
+def test_a_replay_ends_once_another_choice_is_made(
+    qtbot: QtBot, make: Callable[..., Desk], snapshots: list[EngineSnapshot],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    checks: list[Callable[[], None]] = []
+
+    def apart(*given: Any) -> Any:
+        checks.append(given[-1])
+        return forecast(*given[:-1])
+
+    monkeypatch.setattr(made_by, "forecast_apart", apart)
+    desk = make(snapshots)
+    with qtbot.waitSignal(desk.forecaster.changed, timeout=10_000):
+        desk.choose(max_num_seqs=3)
+    checks[0]()
+    desk.choose(max_num_seqs=4)
+    with pytest.raises(made_by.SupersededError):
+        checks[0]()
+    qtbot.waitUntil(lambda: len(checks) == 2, timeout=10_000)
+    checks[1]()
 
 
 def test_words_have_now_and_then_and_the_error(snapshots: list[EngineSnapshot]) -> None:
