@@ -30,6 +30,12 @@ OUTPUT = 12  # tokens of a reply: steps of one batch size
 PROMPTS = 2  # new ones, for each budget
 SMALL_BUDGET = 64
 
+CHANGED = (
+    "block_size", "enable_prefix_caching", "batching", "enable_chunked_prefill", "max_num_seqs",
+    "max_num_batched_tokens",
+)  # fmt: skip
+"""Settings that a calibration changes and puts back."""
+
 Progress = Callable[[str, int, int], None]
 
 
@@ -143,11 +149,7 @@ def batch_sizes(most: int) -> list[int]:
 
 @contextmanager
 def _restored(engine: SettableEngine, config: EngineConfig) -> Iterator[None]:
-    names = (
-        "block_size", "enable_prefix_caching", "batching", "enable_chunked_prefill",
-        "max_num_seqs", "max_num_batched_tokens",
-    )  # fmt: skip
     try:
         yield
     finally:
-        engine.reconfigure(**{name: getattr(config, name) for name in names})
+        engine.reconfigure(**{name: getattr(config, name) for name in CHANGED})

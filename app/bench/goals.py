@@ -18,7 +18,8 @@ from engine.units import duration_text
 PERCENTILES = (50, 90, 99)
 NAMES = {"ttft": "TTFT", "tpot": "TPOT", "itl": "ITL", "e2el": "E2E"}
 """vLLM's names of goals, and their titles."""
-_FIGURES = {"ttft": "ttft_ms", "tpot": "tpot_ms", "itl": "itl_ms", "e2el": "e2e_ms"}
+FIGURES = {"ttft": "ttft_ms", "tpot": "tpot_ms", "itl": "itl_ms", "e2el": "e2e_ms"}
+"""The figure of each goal."""
 MAX_MS = 1e9
 
 
@@ -84,7 +85,7 @@ class Goals:
         found = [
             level / limit
             for name, limit in self.limits.items()
-            if (level := level_at(figures[_FIGURES[name]], self.percentile)) is not None
+            if (level := level_at(figures[FIGURES[name]], self.percentile)) is not None
         ]
         return max(found, default=None)
 
@@ -93,7 +94,7 @@ class Goals:
         found = [
             (level / limit, name, level)
             for name, limit in self.limits.items()
-            if (level := level_at(figures[_FIGURES[name]], self.percentile))
+            if (level := level_at(figures[FIGURES[name]], self.percentile))
         ]
         if not found:
             return ""

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from app.bench.load import Clock, Engine, EngineRun, Pace, run_load
-from app.bench.report import EngineFacts, figures
+from app.bench.report import EngineFacts, figures, request_figures
 from app.bench.workload import (
     BenchRequest,
     Workload,
@@ -111,7 +111,7 @@ class BenchRunner:
     """Runs a plan on one engine.
 
     Every run has its own token ids, so that no run hits the previous one's prefixes. Equal seeds
-    give equal lengths and arrivals.
+    give equal lengths and arrivals. `plan`: as the model takes it.
     """
 
     def __init__(
@@ -122,10 +122,10 @@ class BenchRunner:
         bandwidth: bool = True,
         clock: Clock = Clock(),  # noqa: B008 - immutable
     ) -> None:
-        self._engine = engine
-        self._clock = clock
+        self.engine = engine
+        self.clock = clock
         has_template = engine.model_info.has_chat_template
-        self._plan = replace(plan, workload=plan.workload.for_model(has_template))
+        self.plan = replace(plan, workload=plan.workload.for_model(has_template))
         self._progress = progress
         # a server may not report its vocabulary
         self._vocabulary = vocabulary_of(engine) or stand_in_ids()
@@ -136,28 +136,32 @@ class BenchRunner:
     def variants(self) -> dict[str, dict[str, Any]]:
         """Figures of each variant of the workload, by its name."""
         found = {}
-        for name in self._plan.workload.variants:
+        for name in self.plan.workload.variants:
             self._warm_up(name)
-            runs = [self._run(name, name) for _ in range(self._plan.rounds)]
+            runs = [self._run(name, name) for _ in range(self.plan.rounds)]
             found[name] = figures(runs, self._facts())
         return found
 
     def compare(self, setting: str, values: Sequence[Any]) -> dict[str, dict[str, Any]]:
-        """Figures for each value of an engine setting, by the value's name.
+        """Figures for each value of an engine setting, by the value's name; `rounds`: of each run.
 
         The values alternate, in reverse order every second round, so that drift of the machine
         affects all of them.
         """
-        variant = next(iter(self._plan.workload.variants))
+        variant = next(iter(self.plan.workload.variants))
         runs: dict[str, list[EngineRun]] = {str(value): [] for value in values}
         facts: dict[str, EngineFacts] = {}
-        for index in range(self._plan.rounds):
+        for index in range(self.plan.rounds):
             for value in values if index % 2 == 0 else reversed(values):
-                self._engine.reconfigure(**{setting: value})
+                self.engine.reconfigure(**{setting: value})
                 self._warm_up(variant)
                 runs[str(value)].append(self._run(variant, f"{setting}={value}"))
                 facts[str(value)] = self._facts()
-        return {name: figures(results, facts[name]) for name, results in runs.items()}
+        return {
+            name: figures(results, facts[name])
+            | {"rounds": [request_figures([one]) for one in results]}
+            for name, results in runs.items()
+        }
 
     def measure(
         self, settings: Mapping[str, Any], pace: Pace, least: int, label: str,
@@ -165,54 +169,54 @@ class BenchRunner:
     ) -> EngineRun:
         """One run of a sweep, after a warm-up."""
         if settings:
-            self._engine.reconfigure(**settings)
-        variant = next(iter(self._plan.workload.variants))
+            self.engine.reconfigure(**settings)
+        variant = next(iter(self.plan.workload.variants))
         self._warm_up(variant)
-        plan = replace(self._plan.with_requests(least), pace=pace)
+        plan = replace(self.plan.with_requests(least), pace=pace)
         return self._run(variant, label, plan, limit_s)
 
     def _run(
         self, variant: str, label: str, plan: Plan | None = None, limit_s: float = math.inf
     ) -> EngineRun:
-        plan = plan or self._plan
+        plan = plan or self.plan
         self._num_runs += 1
         requests = plan.workload.requests(variant, self._vocabulary, plan.seed, self._num_runs)
         return run_load(
-            self._engine,
+            self.engine,
             requests,
             plan.pace,
             plan.seed,
             progress=lambda done, total: self._progress(label, done, total),
-            clock=self._clock,
+            clock=self.clock,
             limit_s=limit_s,
         )
 
     def _warm_up(self, variant: str) -> None:
-        if chosen := self._plan.warm_ups(variant, self._vocabulary, "warm-up"):
-            run_load(self._engine, chosen, self._plan.pace, clock=self._clock)
+        if chosen := self.plan.warm_ups(variant, self._vocabulary, "warm-up"):
+            run_load(self.engine, chosen, self.plan.pace, clock=self.clock)
 
     def _facts(self) -> EngineFacts:
-        return engine_facts(self._engine.snapshot(), self._bandwidth)
+        return engine_facts(self.engine.snapshot(), self._bandwidth)
 
     def _measure_bandwidth(self) -> float | None:
         # The cache was planned to leave a reserve; without it there is nothing to measure with.
-        if self._engine.snapshot().memory.free < 2 * SUM_BYTES:
+        if self.engine.snapshot().memory.free < 2 * SUM_BYTES:
             return None
         self._progress("measuring memory bandwidth", 0, 1)
-        return read_bandwidth(self._engine.config.num_threads or 1)
+        return read_bandwidth(self.engine.config.num_threads or 1)
 
     def _check_fits(self) -> None:
         """Reject before the first run what could only fail during it."""
-        longest, name = self._plan.workload.longest_request, self._plan.workload.name
-        context = self._engine.model_info.max_model_len
+        longest, name = self.plan.workload.longest_request, self.plan.workload.name
+        context = self.engine.model_info.max_model_len
         if longest > context:
             raise ConfigError(
                 f"{name} needs a context length of {longest:,} tokens; "
-                f"{self._engine.model_info.name} supports {context:,}.",
+                f"{self.engine.model_info.name} supports {context:,}.",
                 "Reduce --input-len or --output-len, or choose a model with a longer context.",
             )
-        plan = self._engine.plan
-        capacity = plan.num_blocks * self._engine.config.block_size
+        plan = self.engine.plan
+        capacity = plan.num_blocks * self.engine.config.block_size
         if capacity and longest > capacity + 1:  # a server may not report it
             raise ConfigError(
                 f"A {name} request needs {longest:,} tokens; "

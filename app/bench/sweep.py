@@ -22,6 +22,7 @@ from typing import Any, NamedTuple, Protocol
 from app.bench.goals import Goals, RequestLine, quantile
 from app.bench.load import EngineRun, Pace, Run
 from app.bench.report import memory_figures, observed_figures, request_figures
+from app.storage.intervals import half_interval
 from engine.errors import InferdeckError, describe
 from engine.units import rough_duration
 
@@ -31,13 +32,6 @@ TURNS = 2
 """Requests of a run for each concurrent one, at least: else the load ends while it still rises."""
 CURVE = tuple(range(0, 101, 2))
 """Percentiles of the stored latency curves."""
-_T_975 = (
-    12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160,
-    2.145, 2.131, 2.120, 2.110, 2.101, 2.093, 2.086, 2.080, 2.074, 2.069, 2.064, 2.060, 2.056,
-    2.052, 2.048, 2.045, 2.042,
-)  # fmt: skip
-"""Student's t, two-sided 95 %, for 1 to 30 degrees of freedom (NIST/SEMATECH e-Handbook,
-1.3.6.7.2); the last one serves for more."""
 
 
 class SweepCancelledError(Exception):
@@ -65,7 +59,8 @@ class Bench(Protocol):
 @dataclass(slots=True)
 class Point:
     """`settings`: value by axis. `rounds`: the figures of each repetition; `figures`: of all
-    together; `curves`: latencies in ms at `CURVE` by "ttft", "itl", "e2el"."""
+    together; `curves`: latencies in ms at `CURVE` by "ttft", "itl", "e2el". `predicted`: figures,
+    before it was run; empty where they are not."""
 
     settings: dict[str, Any]
     rounds: list[dict[str, Any]] = field(default_factory=list)
@@ -73,6 +68,7 @@ class Point:
     requests: list[RequestLine] = field(default_factory=list)
     curves: dict[str, list[float]] = field(default_factory=dict)
     error: str = ""
+    predicted: dict[str, Any] = field(default_factory=dict)
 
     @property
     def label(self) -> str:
@@ -97,14 +93,6 @@ class Point:
     def interval(self, key: str, statistic: str = "") -> float | None:
         """Half of the 95 % confidence interval of a figure's mean over the repetitions."""
         return half_interval(self.samples(key, statistic))
-
-
-def half_interval(samples: Sequence[float]) -> float | None:
-    """Half of the 95 % confidence interval of the mean (Student's t); None for one sample."""
-    if len(samples) < 2:
-        return None
-    t = _T_975[min(len(samples) - 1, len(_T_975)) - 1]
-    return t * statistics.stdev(samples) / math.sqrt(len(samples))
 
 
 class Trial(NamedTuple):
@@ -139,6 +127,11 @@ class Progress(NamedTuple):
     @property
     def share(self) -> float:
         return self.done / max(self.total, 1)
+
+
+def least_requests(num_requests: int, pace: Pace) -> int:
+    """Of a run of a workload with so many."""
+    return max(num_requests, TURNS * (pace.concurrency or 0))
 
 
 @dataclass(slots=True)
@@ -184,7 +177,7 @@ class Sweep:
         return self._runs.get(id(point), [])
 
     def _count(self, point: Point) -> int:
-        return max(self.num_requests, TURNS * (self._pace(point).concurrency or 0))
+        return least_requests(self.num_requests, self._pace(point))
 
     def _tell(self, began: float, done: int, total: int, point: Point) -> None:
         elapsed = time.perf_counter() - began

@@ -29,6 +29,7 @@ from engine.errors import ConfigError
 # What follows needs numpy, which `--help` need not wait for.
 if TYPE_CHECKING:
     from app.bench.runner import Plan
+    from app.storage.intervals import Difference
     from engine.snapshot import ModelInfo
 
 NAME = "bench"
@@ -112,7 +113,8 @@ def add_comparison_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from app.bench.report import NOT_REPORTED, beside_server, table
+    from app.bench.differences import rows as difference_rows
+    from app.bench.report import NOT_REPORTED, aligned, beside_server, table
 
     is_remote = args.base_url is not None
     if is_remote:
@@ -146,6 +148,9 @@ def run(args: argparse.Namespace) -> int:
         for name, figures in columns.items():
             if beside := beside_server(figures):
                 print(f"\n{name}: client vs. server latency\n{beside}")
+        if found := _differences(columns, comparison):
+            print(f"\nDifference from {next(iter(columns))}, 95 % interval over the runs")
+            print(aligned(difference_rows(found)))
     if args.output_json:  # after printing: a full disk loses no figures
         write_report(args.output_json, report)
     failed = sum(figures["failed"] for figures in columns.values())
@@ -226,8 +231,23 @@ def _results(
     """The first run's figures at the top level; with several runs, all by name too."""
     first = next(iter(columns.values()))
     if comparison:
-        return {"compare": comparison[0], "runs": dict(columns)}
+        from app.bench.differences import as_dict
+
+        found = {name: as_dict(one) for name, one in _differences(columns, comparison).items()}
+        return {"compare": comparison[0], "runs": dict(columns), "differences": found}
     return dict(first) if len(columns) == 1 else {**first, "variants": dict(columns)}
+
+
+def _differences(
+    columns: Mapping[str, dict[str, Any]], comparison: tuple[str, list[Any]] | None
+) -> dict[str, list[Difference | None]]:
+    """Of each value from the first one."""
+    from app.bench.differences import differences
+
+    if comparison is None:
+        return {}
+    (_, first), *others = columns.items()
+    return {name: differences(first["rounds"], one["rounds"]) for name, one in others}
 
 
 def plan_of(args: argparse.Namespace) -> Plan:

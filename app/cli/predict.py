@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from app.cli import values
@@ -82,6 +82,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    from app.bench.predict import encode_with, predict_all
     from app.bench.report import aligned, table
 
     if args.recording is not None or args.set or args.last is not None:
@@ -96,7 +97,10 @@ def run(args: argparse.Namespace) -> int:
     changes = _changes(comparison)
     status = StatusLine()
     with open_engine(config) as engine:
-        predicted, calibration = predicted_figures(engine, plan, changes, status)
+        encode = encode_with(lambda: engine.tokenizer, engine.model_info.max_model_len)
+        predicted, calibration = predict_all(
+            engine, plan, changes, encode, lambda progress: status.show(str(progress))
+        )
         measured = _measure(engine, plan, comparison, status) if args.measure else {}
         config, model = engine.config, engine.model_info
         status.clear()
@@ -131,33 +135,6 @@ def _changes(comparison: tuple[str, list[Any]] | None) -> dict[str, dict[str, An
     setting, values = comparison
     check_replayed([setting])
     return {str(value): {setting: value} for value in values}
-
-
-def predicted_figures(
-    engine: LLMEngine, plan: Plan, changes: Mapping[str, Mapping[str, Any]], status: StatusLine
-) -> tuple[dict[str, dict[str, Any]], dict[str, Any]]:
-    """Figures by the names of the changes, and facts of the calibration."""
-    from app.bench.calibrate import calibrate
-    from app.bench.predict import predict
-    from engine.simulate.step_time import StepTimes
-    from engine.text.tokenizer import encode_prompt
-
-    def encode(prompt: Any) -> Sequence[int]:
-        from engine.sampling_params import SamplingParams
-
-        context = engine.model_info.max_model_len
-        return encode_prompt(prompt, engine.tokenizer, SamplingParams(), context).token_ids
-
-    found = calibrate(engine, plan, list(changes.values()), encode, status.counting)
-    times = StepTimes.fit(found.samples)
-    like = engine.snapshot()
-    figures = {}
-    for name, change in changes.items():
-        status.show(f"Predicting {name}")
-        figures[name] = predict(like, times, plan, change, encode)
-    return figures, {
-        "steps": len(found.samples), "seconds": found.seconds, "median_error": times.spread,
-    }  # fmt: skip
 
 
 def _measure(

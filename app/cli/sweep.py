@@ -18,11 +18,10 @@ from engine.units import counted, precision_name
 
 if TYPE_CHECKING:
     from app.bench.goals import Goals
-    from app.bench.runner import Plan
+    from app.bench.runner import BenchRunner, Plan
     from app.bench.sweep import Axis, Bench, Point, Progress
     from app.bench.tuner import Tuner
     from engine.config import EngineConfig
-    from engine.llm_engine import LLMEngine
 
 
 def add_sweep_options(parser: argparse.ArgumentParser) -> None:
@@ -64,19 +63,20 @@ def add_goal_options(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
 
 
-MakeSearch = Callable[["LLMEngine | None", Sequence["Axis"], "Goals", StatusLine], "Tuner | None"]
+MakeSearch = Callable[
+    ["BenchRunner", Sequence["Axis"], "Goals", Callable[["Progress"], None]], "Tuner"
+]
 
 
-def every_point(*_: Any) -> None:
-    """No search."""
-
-
-def run_sweep(args: argparse.Namespace, plan: Plan, make_search: MakeSearch = every_point) -> int:
+def run_sweep(
+    args: argparse.Namespace, plan: Plan, make_search: MakeSearch | None = None
+) -> int:
     """Run, print and store the points of `args.sweep`: all, or those that a search chooses; 1
     if one failed."""
     from app.bench.axes import parse_axes
+    from app.bench.point_table import as_dict, as_text, export
     from app.bench.ranking import Objective
-    from app.bench.record import BenchResult, as_dict, as_text, export, to_run
+    from app.bench.record import BenchResult, to_run
     from app.bench.sweep import LOADS, Sweep
     from app.paths import runs_dir
     from app.storage.run_records import State
@@ -100,9 +100,8 @@ def run_sweep(args: argparse.Namespace, plan: Plan, make_search: MakeSearch = ev
         status.show(str(progress))
 
     def measure(
-        bench: Bench, model: str, precision: str, engine: LLMEngine | None = None
+        bench: Bench, model: str, precision: str, search: Tuner | None = None
     ) -> BenchResult:
-        search = make_search(engine, axes, goals, status)
         sweep = Sweep(
             bench, axes, plan.pace, plan.workload.num_requests, plan.rounds, show, search,
             search.most if search else 0,
@@ -133,7 +132,8 @@ def run_sweep(args: argparse.Namespace, plan: Plan, make_search: MakeSearch = ev
         with open_engine(engine_config(args, settings[0] if settings else "")) as engine:
             model = engine.model_info
             runner = BenchRunner(engine, plan, bandwidth=False)
-            result = measure(runner, model.name, precision_name(model.dtype), engine)
+            search = make_search(runner, axes, goals, show) if make_search else None
+            result = measure(runner, model.name, precision_name(model.dtype), search)
             config = engine.config
             measured = {"config": engine.config.as_dict(), "model": asdict(model)}
     report = {**measured, "machine": asdict(machine_info()), **as_dict(result)}
@@ -141,7 +141,7 @@ def run_sweep(args: argparse.Namespace, plan: Plan, make_search: MakeSearch = ev
         print(json.dumps(report))
     else:
         print(as_text(result))
-        if make_search is not every_point and (best := result.best):
+        if make_search is not None and (best := result.best):
             print(f"\n{commands_of(config.replace(**_settings(best)))}")
     RunStore(runs_dir()).add(to_run(result))
     if args.output is not None:

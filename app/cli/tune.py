@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import argparse
 import math
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
 
 from app.cli import values
 from app.cli.bench import add_workload_options, plan_under_goals
@@ -15,10 +15,9 @@ from app.cli.sweep import add_goal_options, run_sweep
 # What follows needs numpy, which `--help` need not wait for.
 if TYPE_CHECKING:
     from app.bench.goals import Goals
-    from app.bench.sweep import Axis, Point
+    from app.bench.runner import BenchRunner
+    from app.bench.sweep import Axis, Progress
     from app.bench.tuner import Tuner
-    from app.cli.session import StatusLine
-    from engine.llm_engine import LLMEngine
 
 NAME = "tune"
 HELP = "Find the best settings that meet latency goals."
@@ -66,28 +65,16 @@ def run(args: argparse.Namespace) -> int:
     plan = plan_under_goals(args)
 
     def search(
-        engine: LLMEngine | None, axes: Sequence[Axis], goals: Goals, status: StatusLine
+        runner: BenchRunner, axes: Sequence[Axis], goals: Goals, tell: Callable[[Progress], None]
     ) -> Tuner:
-        from app.bench.ranking import Objective, rank
-        from app.bench.sweep import Point
+        from app.bench.predict import encode_with, guess_of
+        from app.bench.ranking import Objective
         from app.bench.tuner import Tuner, most_trials
-        from app.cli.predict import predicted_figures
-        from engine.simulate.settings import REPLAYED
 
-        def guess(points: Sequence[Point]) -> Sequence[Point]:
-            """The points from the best to the worst as predicted; none if that is impossible."""
-            names = {axis.name for axis in axes}
-            if engine is None or engine.config.speculative_method != "off":
-                return ()
-            if not names <= set(REPLAYED):
-                return ()
-            changes = {point.label: point.settings for point in points}
-            found, _ = predicted_figures(engine, plan, changes, status)
-            by = Objective.THROUGHPUT if wanted is Objective.GOODPUT else wanted
-            known = {name: rank(Point({}, figures=one), goals, by) for name, one in found.items()}
-            return sorted(points, key=lambda point: known[point.label], reverse=True)
-
+        engine: Any = runner.engine
+        encode = encode_with(lambda: engine.tokenizer, engine.model_info.max_model_len)
         wanted = Objective(args.objective)
+        guess = guess_of(runner, goals, wanted, encode, tell)
         count = math.prod(len(axis.values) for axis in axes)
         return Tuner(axes, goals, args.trials or most_trials(count), guess, wanted)
 

@@ -88,7 +88,11 @@ class BlockTables:
 
     def promised(self, running: Iterable[Request]) -> int:
         """Blocks that running requests still need for their own prompts."""
-        return sum(self.missing(request, self.admitted_tokens(request)) for request in running)
+        if not self.is_paged:
+            return sum(self.missing(r, self.admitted_tokens(r)) for r in running)
+        size = self.pool.block_size  # the same, for a sum in most steps of most loads
+        missing = [-(-len(r.token_ids) // size) - len(r.block_table) for r in running]
+        return sum(count for count in missing if count > 0)
 
     def private(self, request: Request) -> list[int]:
         """Blocks that no other request references."""

@@ -124,15 +124,17 @@ class Scheduler:
             preempted.append(self._preempt(self.running.pop()))
         used = 0
         grants: list[Grant] = []
-        limit = self.config.step_token_limit
+        limit, size = self.config.step_token_limit, self.pool.block_size
         for place, request in enumerate(list(self.running)):
             room = limit - used if used else self._room(0)
             if room <= 0 or place >= len(self.running):  # preempted from the end
                 break
             num_tokens = min(request.num_uncomputed_tokens, room)
-            if not self._make_room(request, num_tokens, preempted):
+            start = request.num_computed_tokens
+            has_room = start + num_tokens <= len(request.block_table) * size  # mostly, in decodes
+            if not has_room and not self._make_room(request, num_tokens, preempted):
                 break
-            grants.append(Grant(request, request.num_computed_tokens, num_tokens))
+            grants.append(Grant(request, start, num_tokens))
             used += num_tokens
         if preempted:
             return StepPlan(tuple(grants), tuple(preempted))
@@ -150,7 +152,7 @@ class Scheduler:
 
     def commit(self, plan: StepPlan, outcomes: Mapping[str, Outcome], now: float = 0.0) -> None:
         """Apply a computed step: append tokens, publish full blocks, free finished requests."""
-        publishes = self.config.enable_prefix_caching
+        publishes, size = self.config.enable_prefix_caching, self.pool.block_size
         for grant in plan.grants:
             request = grant.request
             outcome = outcomes.get(request.request_id, _NOTHING_SAMPLED)
@@ -161,7 +163,8 @@ class Scheduler:
                 self.tables.reject_drafts(request)
             if request.num_draft_kv_tokens:
                 self.tables.mark_draft_kv(request)
-            if publishes and not failed:
+            num_full = request.num_computed_tokens // size
+            if publishes and num_full > request.num_published_blocks and not failed:
                 self.tables.publish(request, now)
             if outcome.finish_reason is not None:
                 if failed:

@@ -95,10 +95,11 @@ def _num_steps(scheduler: Scheduler) -> int:
         return 0
     count = MOST_STEPS
     for request in running:
-        num_tokens = request.num_tokens
-        if not request.num_prompt_tokens <= request.num_computed_tokens == num_tokens - 1:
+        num_tokens, computed = len(request.token_ids), request.num_computed_tokens
+        if computed != num_tokens - 1 or computed < len(request.prompt_token_ids):
             return 0  # a prompt, or a part of one
-        count = min(count, request.max_num_tokens - num_tokens)
+        if count > (left := request.max_num_tokens - num_tokens):
+            count = left
     if scheduler.could_admit(budget):
         return 0
     missing, free = scheduler.tables.missing, scheduler.pool.num_free_blocks

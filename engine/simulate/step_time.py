@@ -134,8 +134,9 @@ class StepTimes:
         covariance = covariance * spread**2 * float(np.mean(weights))
         is_usual = ratios < LONGEST
         is_decode = np.array([sample.work.chunks == 0 for sample in samples])
-        whole = tuple(ratios[is_usual])
-        kinds = (tuple(ratios[is_usual & kind]) for kind in (is_decode, ~is_decode))
+        # Python's floats: numpy's would reach every time of a replay, and slow all of it down
+        whole = tuple(ratios[is_usual].tolist())
+        kinds = (tuple(ratios[is_usual & kind].tolist()) for kind in (is_decode, ~is_decode))
         decode, chunk = (kind if len(kind) >= _FEWEST_RATIOS else whole for kind in kinds)
         most = max(sample.work.tokens for sample in samples)
         return cls(rates, covariance, decode, chunk, most)

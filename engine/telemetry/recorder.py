@@ -204,12 +204,13 @@ def _entry(grant: Grant, outcomes: Mapping[str, Outcome]) -> StepEntry:
         accepted = num_accepted(drafts, outcome.token_ids)
     return StepEntry(
         request.request_id,
-        "decode" if grant.is_decode else "prefill",
+        # as `is_decode` and `samples`, without a call each: of every request in every step
+        "decode" if num_tokens == 1 and start >= len(request.prompt_token_ids) else "prefill",
         num_tokens,
         num_cached,
         len(drafts),
         accepted,
         start + num_tokens + len(drafts),  # num_context
-        1 + len(drafts) if grant.samples else 0,  # num_logits
+        1 + len(drafts) if start + num_tokens == len(request.token_ids) else 0,  # num_logits
         is_resumed,
     )

@@ -13,10 +13,10 @@ from PySide6.QtWidgets import QFrame, QWidget
 
 from engine.snapshot import EngineSnapshot, Part, SpeculationSnapshot
 from engine.units import duration_text, factor_text, percent_text, speculative_name
+from widgets.controls.engine_time import EngineTime
 from widgets.controls.frames import scroll_area, scroll_by_keys
 from widgets.controls.layouts import STRETCH, Label, button, centered, dressed, hbox, stack, vbox
 from widgets.controls.lines import ElidedLine
-from widgets.controls.engine_time import EngineTime
 from widgets.controls.text import not_reported_text
 from widgets.plot.clock import RedrawClock
 from widgets.plot.painted import PaintedPlot

@@ -8,24 +8,32 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple, Protocol
+from functools import cache
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
+from app.bench.calibrate import CHANGED
 from app.bench.goals import Goals
 from app.bench.ladder import EngineLadder, Ladder, MeasureQuality
 from app.bench.ladder_record import LadderResult
 from app.bench.ladder_record import to_run as ladder_run
 from app.bench.load import Pace
+from app.bench.predict import encode_with, guess_of
 from app.bench.ranking import Objective
 from app.bench.record import BenchResult, to_run
 from app.bench.rungs import Choices, State, rungs_of, settings_of
 from app.bench.runner import BenchRunner, Plan
-from app.bench.sweep import LOADS, Axis, Progress, Sweep
+from app.bench.sweep import LOADS, Axis, Progress, Sweep, SweepCancelledError
 from app.bench.tuner import Tuner, most_trials
 from app.bench.workload import Workload
 from app.storage.run_records import RunRecord
 from app.storage.run_records import State as RunState
 from engine.config import EngineConfig
 from engine.hardware.peaks import Peaks
+from engine.simulate.engine import Encode
+from engine.snapshot import ModelInfo
+
+if TYPE_CHECKING:
+    from engine.text.tokenizer import Tokenizer
 
 Result = BenchResult | LadderResult
 Tell = Callable[[Progress], None]
@@ -100,7 +108,9 @@ class Job(Protocol):
 class SweepJob:
     """All points of the axes, or those that a search chooses."""
 
-    def __init__(self, plan: BenchPlan, runner: BenchRunner, goals: Goals, tell: Tell) -> None:
+    def __init__(
+        self, plan: BenchPlan, runner: BenchRunner, engine: JobEngine, goals: Goals, tell: Tell
+    ) -> None:
         self._plan = plan
         self.settings = [axis.name for axis in plan.axes if axis.name not in LOADS]
         search, most = None, 0
@@ -108,6 +118,12 @@ class SweepJob:
             count = math.prod(len(axis.values) for axis in plan.axes)
             most = plan.tune.most or most_trials(count)
             search = Tuner(plan.axes, goals, most, objective=plan.tune.objective)
+            model = runner.engine.model_info
+            if model.is_described:  # else its steps are not known
+                search.guess = guess_of(
+                    runner, goals, search.objective, _encode_for(model), _unless_over(engine, tell)
+                )
+                self.settings = list(dict.fromkeys([*self.settings, *CHANGED]))
         self._sweep = Sweep(
             runner, plan.axes, plan.pace, plan.workload.num_requests, plan.rounds, tell, search,
             most,
@@ -174,7 +190,27 @@ def make_job(
 ) -> Job:  # fmt: skip
     if plan.ladder is not None:
         return LadderJob(plan, runner, engine, goals, measure_quality, tell)
-    return SweepJob(plan, runner, goals, tell)
+    return SweepJob(plan, runner, engine, goals, tell)
+
+
+def _encode_for(model: ModelInfo) -> Encode:
+    def tokenizer() -> Tokenizer:
+        from engine.text.tokenizer import Tokenizer
+
+        return Tokenizer.from_folder(model.path, allow_missing=True)
+
+    return encode_with(cache(tokenizer), model.max_model_len)
+
+
+def _unless_over(engine: JobEngine, tell: Tell) -> Tell:
+    """Nothing else of a prediction asks the engine."""
+
+    def told(progress: Progress) -> None:
+        if engine.is_over():
+            raise SweepCancelledError
+        tell(progress)
+
+    return told
 
 
 def values_before(config: EngineConfig, names: list[str]) -> Mapping[str, Any]:

@@ -28,8 +28,9 @@ from PySide6.QtWidgets import QFileDialog, QStackedWidget, QWidget
 from app.bench.export import SUFFIXES
 from app.bench.ladder_record import LadderResult
 from app.bench.ladder_record import export as export_ladder
+from app.bench.point_table import export
 from app.bench.ranking import Objective
-from app.bench.record import axis_title, export, from_run, value_words
+from app.bench.record import axis_title, from_run, value_words
 from app.features.bench.apply_bar import ApplyBar
 from app.features.bench.controller import BenchController
 from app.features.bench.form import BenchForm, Mode

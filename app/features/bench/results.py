@@ -11,11 +11,12 @@ from PySide6.QtGui import QFont, QResizeEvent
 from PySide6.QtWidgets import QFrame, QSplitter, QWidget
 
 from app.bench.goals import NAMES
-from app.bench.record import BenchResult, answer, axis_title, cells, figure_of, heads
+from app.bench.point_table import cells, change_cells, heads
+from app.bench.record import BenchResult, answer, axis_title, figure_of
 from app.bench.sweep import CURVE, LOADS, Point
 from app.features.bench.apply_bar import ApplyBar
 from app.features.bench.figure_table import FigureRow, FigureTable
-from app.features.bench.trials import dots_of, goal_shown, latency_of, memory_mib
+from app.features.bench.trials import dots_of, latency_of, memory_mib
 from engine.units import setting_text
 from widgets.controls.combo import ElidedCombo
 from widgets.controls.layouts import STRETCH, dressed, hbox, label, stack, vbox, wrapped
@@ -29,6 +30,7 @@ AGAINST, PERCENTILES, TIMELINE = "throughput", "percentiles", "timeline"
 LATENCY, MEMORY = "pareto latency", "pareto memory"
 LEAST_STACKED = 420
 _KEYS = {"itl": "itl_ms", "ttft": "ttft_ms", "e2el": "e2e_ms"}
+CHANGE = "Change from the earlier run, with its 95 % confidence interval over the repetitions"
 EMPTY = (
     "A sweep measures the workload at each value and shows which one is the fastest that meets "
     "your goals. Choose Max running requests as the sweep and an ITL goal, then press Run."
@@ -116,13 +118,18 @@ class ResultsView(QFrame):
             return
         best = result.best
         mark = lambda point: "best" if point is best else "failed" if point.error else ""
-        rows = [FigureRow(p, cells(p, result.goals), mark(p), p.error) for p in result.points]
+        rows = [FigureRow(p, cells(p, result), mark(p), p.error) for p in result.points]
         headings = heads(result)
         if other is not None and other.axes == result.axes:
             headings = ["Run", *headings]
             rows = [row._replace(texts=["this", *row.texts]) for row in rows]
-            rows += [FigureRow(p, ["earlier", *cells(p, result.goals)], "muted", p.error)
+            rows += [FigureRow(p, ["earlier", *cells(p, result)], "muted", p.error)
                      for p in other.points]  # fmt: skip
+            at = {p.label: p for p in other.points if p.is_measured}
+            rows += [
+                FigureRow(p, ["change", *change_cells(p, at[p.label], result)], "", CHANGE)
+                for p in result.points if p.is_measured and p.label in at
+            ]  # fmt: skip
         self.table.show_rows(headings, rows)
 
     @property
@@ -175,7 +182,7 @@ class ResultsView(QFrame):
             return
         cost = memory_mib if kind == MEMORY else latency_of(result)
         self._dotted, dots = dots_of(result, cost)
-        name, goal, title = goal_shown(result), None, "Memory (MiB)"
+        name, goal, title = result.goal_shown, None, "Memory (MiB)"
         if kind == LATENCY:
             goal = getattr(result.goals, name)
             title = f"{NAMES[name]} p{result.goals.percentile} (ms)"

@@ -4,25 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from app.bench.goals import NAMES
+from app.bench.goals import FIGURES, NAMES
+from app.bench.point_table import predictions
 from app.bench.ranking import memory_of, pareto
 from app.bench.record import BenchResult, axis_title, figure_of, value_words
 from app.bench.sweep import Point
 from engine.units import bytes_text, duration_text, rate_text
 from widgets.plot.pareto_plot import Dot
 
-_KEYS = {"ttft": "ttft_ms", "itl": "itl_ms", "e2el": "e2e_ms", "tpot": "tpot_ms"}
 MIB = 2**20
-
-
-def goal_shown(result: BenchResult) -> str:
-    """The goal that the latency of the chart is of: the first one that is set, else ITL."""
-    return next(iter(sorted(result.goals.limits, key=["itl", "ttft", "e2el", "tpot"].index)), "itl")
 
 
 def latency_of(result: BenchResult) -> Callable[[Point], float | None]:
     """Milliseconds at the percentile of the goals."""
-    key, statistic = _KEYS[goal_shown(result)], f"p{result.goals.percentile}"
+    key, statistic = FIGURES[result.goal_shown], f"p{result.goals.percentile}"
     return lambda point: figure_of(point, key, statistic)
 
 
@@ -51,8 +46,10 @@ def explained(point: Point, result: BenchResult) -> tuple[str, ...]:
     lines += [
         f"{NAMES[name]} {statistic} {duration_text(level / 1000)}"
         for name in ("ttft", "itl")
-        if (level := figure_of(point, _KEYS[name], statistic)) is not None
+        if (level := figure_of(point, FIGURES[name], statistic)) is not None
     ]
+    if point.predicted:
+        lines += [f"{title} {text}" for title, text in predictions(point, result)]
     if (rate := point.goodput(result.goals)) is not None:
         lines.append(f"Goodput {rate_text(rate, 'req/s')}")
     if (used := memory_of(point)) is not None:

@@ -8,9 +8,10 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from app.storage.intervals import half_of_difference
 from app.storage.report_metrics import RUN_METRICS, Form, Metric, measured_text
 from app.storage.run_records import Kind, Measured, RunRecord, RunSide
-from engine.units import NOTHING, change_text, factor_text, points_text
+from engine.units import NOTHING, change_text, factor_text, percent_text, points_text
 
 LITTLE = 0.005
 """Relative change below which a figure that is not repeated counts as equal."""
@@ -42,7 +43,7 @@ class Row:
         return value.value / first.value - 1 if first.value else None
 
     def spread(self, place: int) -> float | None:
-        """Relative spread of the change; None where a spread was not recorded."""
+        """Half of the 95 % interval of the change; None where a side was run once."""
         first, value = self.values[0], self.values[place]
         return None if first is None or value is None else spread_of(first, value)
 
@@ -74,14 +75,16 @@ class Row:
             return NOTHING
         if self.metric.form in _SHARES:
             return points_text(100 * change)
-        return change_text(change) if change < LARGE else factor_text(1 + change)
+        spread = self.spread(place) if self.metric.is_repeated else None
+        known = "" if spread is None else f" ±{percent_text(spread)}"
+        return (change_text(change) if change < LARGE else factor_text(1 + change)) + known
 
 
 def spread_of(first: Measured, second: Measured) -> float | None:
-    """Relative spread of their ratio."""
-    if first.spread is None or second.spread is None:
-        return None
-    return math.hypot(first.spread, second.spread)
+    """Half of the 95 % confidence interval of their relative difference, over the repeats; None for
+    one run of either."""
+    half = half_of_difference(first.samples, second.samples)
+    return None if half is None or not first.value else half / abs(first.value)
 
 
 @dataclass(frozen=True, slots=True)

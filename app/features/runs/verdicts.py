@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from app.features.runs.difference import Difference, spread_of
+from app.storage.intervals import ONE_RUN
 from app.storage.report_metrics import Form, text_of
 from app.storage.run_records import Kind, Measured, RunRecord, RunSide, State
 from engine.units import (
     bytes_text,
     change_text,
-    counted,
     factor_text,
     percent_text,
     rate_text,
@@ -93,7 +93,7 @@ def speed_words(first: Measured, second: Measured, name: str) -> str:
     few = min(len(first.samples), len(second.samples))
     known = f"±{percent_text(spread)}" if spread is not None else NOT_RECORDED
     if spread is None and few:
-        known = f"{counted(few, 'repeat')}, no spread"
+        known = ONE_RUN
     return f"{faster} {'faster' if ratio >= 1 else 'slower'} {name} ({known})"
 
 

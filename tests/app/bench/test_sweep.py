@@ -18,26 +18,17 @@ from hypothesis import strategies as st
 from app.bench.axes import parse_axes
 from app.bench.goals import Goals, RequestLine, parse_goals, quantile
 from app.bench.load import Pace, Run
+from app.bench.point_table import as_csv, as_dict, as_html, export
 from app.bench.ranking import best_under, nearest, users_under
-from app.bench.record import (
-    BenchResult,
-    answer,
-    as_csv,
-    as_dict,
-    as_html,
-    export,
-    from_run,
-    setting_words,
-    to_run,
-)
+from app.bench.record import BenchResult, answer, from_run, setting_words, to_run
 from app.bench.sweep import (
     Axis,
     Point,
     Progress,
     Sweep,
     SweepCancelledError,
-    half_interval,
 )
+from app.storage.intervals import half_interval
 from app.storage.run_records import State
 from app.storage.run_store import RunStore
 from engine.errors import ConfigError

@@ -12,8 +12,9 @@ import pytest
 
 from app.bench.goals import Goals
 from app.bench.load import EngineRun, Pace, Run
+from app.bench.point_table import as_dict
 from app.bench.ranking import Objective, best_under, memory_of, nearest, pareto, rank
-from app.bench.record import BenchResult, as_dict, from_run, to_run
+from app.bench.record import BenchResult, from_run, to_run
 from app.bench.sweep import Axis, Point, Sweep, SweepCancelledError
 from app.bench.tuner import Tuner, most_trials, noise_of
 from engine.errors import ConfigError

@@ -159,6 +159,11 @@ def test_settings_are_compared_on_the_same_work(
     assert paged["completed"] == contiguous["completed"] == 3
     assert paged["itl_ms"]["num_samples"] == contiguous["itl_ms"]["num_samples"]
     assert paged["kv_waste"]["mean"] < contiguous["kv_waste"]["mean"]
+    (change,) = report["differences"].values()
+    rates = (one["rounds"][0]["output_tokens_per_s"] for one in (paged, contiguous))
+    before, after = rates
+    expected = {"change": pytest.approx(after / before - 1), "half": None}  # one run
+    assert change["output_tokens_per_s"] == expected
 
 
 def test_people_get_a_table(capsys: pytest.CaptureFixture[str], tiny_flags: list[str]) -> None:
@@ -170,6 +175,8 @@ def test_people_get_a_table(capsys: pytest.CaptureFixture[str], tiny_flags: list
     assert completed == ["Completed", "12", "12"]  # two rounds of six each
     rows = [line for line in out.splitlines() if line.startswith("TTFT, mean")]
     assert len(rows) == 1
+    (change,) = [line for line in out.splitlines() if line.startswith("Output  ")][-1:]
+    assert "±" in change
     assert len(rows[0]) == len(header)  # numbers stand under their column
 
 

@@ -156,3 +156,12 @@ def test_a_steps_time_has_the_pause_before_it_if_requests_waited() -> None:
 def test_steps_with_drafts_are_left_out() -> None:
     drafted = entry(1, 10)._replace(num_draft=2)
     assert measured([record(0, 0.0, 1.0, entries=(drafted,))], SIZE, 100) == []
+
+
+def test_a_replay_computes_with_python_s_floats() -> None:
+    """Numpy's are slower, and no JSON."""
+    works = [StepWork(n, n, n, 16 * n, 0, 0, 0, n, 16 * n) for n in range(1, 33)]
+    times = StepTimes.fit([Measured(work, 1e-3 + 1e-5 * work.tokens) for work in works])
+    noise = Noise(times)
+    assert type(noise.seconds(works[0])) is float
+    assert {type(one) for one in noise.ahead(works)} == {float}

@@ -12,6 +12,7 @@ from pytestqt.qtbot import QtBot
 
 from app.features.bench.page import BenchPage
 from app.main.application import Application
+from app.storage.intervals import ONE_RUN, difference_of
 from app.storage.run_records import Kind, State
 from tests.app.cuts import expect_whole
 from tests.app.fakes import Script
@@ -210,7 +211,17 @@ def test_an_earlier_run_is_beside_the_new_one(qtbot: QtBot, page: BenchPage) -> 
         wait_end(qtbot, page)
     qtbot.waitUntil(lambda: page.results.earlier.count() == 3)
     page._load_earlier(1)
-    qtbot.waitUntil(lambda: page.results.model.rowCount() == 4)
+    qtbot.waitUntil(lambda: page.results.model.rowCount() == 6)
+    model = page.results.model
+    changes = [row for row in map(model.row_at, range(6)) if row and row.texts[0] == "change"]
+    assert len(changes) == 2 and all(len(row.texts) == len(model.headings) for row in changes)
+    before, now = page.results._other, page.bench.result
+    assert before is not None and now is not None
+    expected = difference_of(
+        before.points[0].samples("output_tokens_per_s"),
+        now.points[0].samples("output_tokens_per_s"),
+    )
+    assert str(expected) in changes[0].texts and ONE_RUN in str(expected)
 
 
 def test_exports(qtbot: QtBot, page: BenchPage, tmp_path: Path) -> None:

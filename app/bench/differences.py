@@ -1,0 +1,44 @@
+"""Differences of repeated runs, each with its 95 % interval. No Qt."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from app.bench.record import COLUMNS
+from app.storage.intervals import Difference, difference_of
+
+Rounds = Sequence[Mapping[str, Any]]
+"""The figures of each repetition."""
+
+
+def differences(before: Rounds, after: Rounds) -> list[Difference | None]:
+    """Of each of `COLUMNS`; None where a side has no such figure."""
+    return [
+        difference_of(_samples(before, key, statistic), _samples(after, key, statistic))
+        for key, statistic, _, _ in COLUMNS
+    ]
+
+
+def as_dict(found: Sequence[Difference | None]) -> dict[str, dict[str, float | None]]:
+    """By "itl_ms.p50"; fractions."""
+    return {
+        ".".join(filter(None, (key, statistic))): one._asdict()
+        for (key, statistic, _, _), one in zip(COLUMNS, found, strict=True)
+        if one is not None
+    }
+
+
+def rows(found: Mapping[str, Sequence[Difference | None]]) -> list[list[str]]:
+    """A row for each figure, a column for each name."""
+    lines = [["", *found]]
+    for place, (_, _, title, _) in enumerate(COLUMNS):
+        own = [one[place] for one in found.values()]
+        if any(one is not None for one in own):
+            lines.append([title, *("-" if one is None else str(one) for one in own)])
+    return lines
+
+
+def _samples(rounds: Rounds, key: str, statistic: str) -> list[float]:
+    found = (one[key][statistic] if statistic else one[key] for one in rounds)
+    return [value for value in found if value is not None]

@@ -1,0 +1,209 @@
+"""A sweep as a table, and its exports: JSON, CSV, HTML. No Qt."""
+
+from __future__ import annotations
+
+import csv
+import html
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from app.bench.differences import differences
+from app.bench.export import html_page, write
+from app.bench.goals import FIGURES, NAMES
+from app.bench.ranking import pareto, users_under
+from app.bench.record import (
+    COLUMNS,
+    BenchResult,
+    answer,
+    axis_title,
+    figure_of,
+    level_of,
+    setting_words,
+    value_words,
+)
+from app.bench.sweep import Point
+from engine.units import change_text, duration_text, rate_text
+
+
+def as_dict(result: BenchResult) -> dict[str, Any]:
+    """As `bench --sweep --json` writes it."""
+    points = []
+    for point in result.points:
+        intervals = {
+            f"{key}.{statistic}" if statistic else key: half
+            for key, statistic, _, _ in COLUMNS
+            if (half := point.interval(key, statistic)) is not None
+        }
+        points.append({
+            "settings": point.settings, **point.figures, "goodput": point.goodput(result.goals),
+            "interval_95": intervals, "error": point.error or None, "rounds": point.rounds,
+            "predicted": point.predicted or None,
+        })  # fmt: skip
+    best, by_excess = result.best, lambda point: result.goals.excess(point.figures)
+    return {
+        "model_name": result.model, "precision": result.precision, "work": result.work,
+        "created": result.created, "state": result.state.value,
+        "goals": msgspec.to_builtins(result.goals), "objective": result.objective.value,
+        "best": best.settings if best else None,
+        "users_under_goal": users_under(result.points, result.goals),
+        "pareto": [point.settings for point in pareto(result.points, by_excess)],
+        "points": points,
+    }  # fmt: skip
+
+
+def heads(result: BenchResult) -> list[str]:
+    titles = [f"{title} ({unit})" for _, _, title, unit in COLUMNS]
+    found = [*map(axis_title, result.axes), *titles, "Goodput (req/s)"]
+    return [*found, *predicted_heads(result)] if _has_predictions(result) else found
+
+
+def cells(point: Point, result: BenchResult) -> list[str]:
+    """The row of a point: "47.1 ±1.2" with its 95 % interval; "45.0 (-4.5 %)" as predicted, with
+    the prediction's error."""
+    row = [value_words(name, value) for name, value in point.settings.items()]
+    for key, statistic, _, _ in COLUMNS:
+        row.append(_cell(figure_of(point, key, statistic), point.interval(key, statistic)))
+    row.append(_cell(point.goodput(result.goals), None))
+    if _has_predictions(result):
+        row += [text for _, text in predictions(point, result)]
+    return row
+
+
+def change_cells(point: Point, before: Point, result: BenchResult) -> list[str]:
+    """As `cells`: the changes from an earlier run of the point, "+4.1 % ±1.2" with the 95 %
+    interval."""
+    row = [value_words(name, value) for name, value in point.settings.items()]
+    found = differences(before.rounds, point.rounds)
+    row += ["–" if one is None else str(one) for one in found]
+    return row + ["–"] * (len(cells(point, result)) - len(row))
+
+
+def _has_predictions(result: BenchResult) -> bool:
+    return any(point.predicted for point in result.points)
+
+
+def _predicted_figures(result: BenchResult) -> list[tuple[str, str, str, str]]:
+    """Key, statistic, title and unit."""
+    goal, percent = result.goal_shown, f"p{result.goals.percentile}"
+    return [
+        ("output_tokens_per_s", "", "output", "tok/s"),
+        (FIGURES[goal], percent, f"{NAMES[goal]} {percent}", "ms"),
+    ]
+
+
+def predicted_heads(result: BenchResult) -> list[str]:
+    return [f"Predicted {title} ({unit})" for _, _, title, unit in _predicted_figures(result)]
+
+
+def predictions(point: Point, result: BenchResult) -> list[tuple[str, str]]:
+    """Of each predicted figure its title, and its value with the error against the measured one."""
+    found = []
+    for key, statistic, title, _ in _predicted_figures(result):
+        level = level_of(point.predicted, key, statistic) if point.predicted else None
+        measured, text = figure_of(point, key, statistic), _cell(level, None)
+        if level is not None and measured:
+            text += f" ({change_text(level / measured - 1)})"
+        found.append((f"Predicted {title}", text))
+    return found
+
+
+def _cell(value: float | None, half: float | None) -> str:
+    if value is None:
+        return "–"
+    digits = 0 if value >= 1000 else 1 if value >= 10 else 2
+    return f"{value:,.{digits}f}" + ("" if half is None else f" ±{half:,.{digits}f}")
+
+
+def as_text(result: BenchResult) -> str:
+    """The table, then the answer and failures."""
+    rows = [heads(result), *(cells(point, result) for point in result.points)]
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    lines = [
+        "   ".join(text.rjust(width) for text, width in zip(row, widths, strict=True))
+        for row in rows
+    ]
+    lines += [f"{setting_words(p)} failed: {p.error}" for p in result.points if p.error]
+    found = answer(result.points, result.goals, result.objective) if result.goals.limits else ""
+    return "\n".join([*lines, "", found]).rstrip()
+
+
+def as_csv(result: BenchResult) -> str:
+    """One line per point; plain numbers, and the half width of each 95 % interval."""
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    names = [".".join(filter(None, (key, statistic))) for key, statistic, _, _ in COLUMNS]
+    both = [name for one in names for name in (one, f"{one}.interval_95")]
+    own = _predicted_figures(result) if _has_predictions(result) else []
+    more = [".".join(filter(None, (key, statistic, "predicted"))) for key, statistic, _, _ in own]
+    writer.writerow([*result.axes, *both, "goodput", *more, "error"])
+    for point in result.points:
+        row: list[Any] = list(point.settings.values())
+        for key, statistic, _, _ in COLUMNS:
+            row += [figure_of(point, key, statistic), point.interval(key, statistic)]
+        row.append(point.goodput(result.goals))
+        for key, statistic, _, _ in own:
+            known = point.predicted
+            row.append(level_of(known, key, statistic) if known else None)
+        writer.writerow([*row, point.error])
+    return out.getvalue()
+
+
+def as_html(result: BenchResult) -> str:
+    """One self-contained page: answer, table, a chart of throughput against latency, and the data
+    as JSON."""
+    return html_page(
+        f"{result.model}, {result.work}", f"{result.created} · {result.precision}",
+        answer(result.points, result.goals, result.objective), _svg(result),
+        [heads(result), *(cells(point, result) for point in result.points)],
+        as_dict(result),
+    )  # fmt: skip
+
+
+_WIDTH, _HEIGHT, _MARGIN = 640, 300, 50
+
+
+def _svg(result: BenchResult) -> str:
+    """Throughput (right) against ITL p99 (up)."""
+    found = [
+        (rate, level, setting_words(point))
+        for point in result.points
+        if (rate := figure_of(point, "output_tokens_per_s", "")) is not None
+        if (level := figure_of(point, "itl_ms", "p99")) is not None
+    ]
+    if not found:
+        return ""
+    goal = result.goals.itl
+    high_x = 1.05 * max(x for x, _, _ in found)
+    high_y = 1.05 * max(*(y for _, y, _ in found), goal or 0.0, 1e-9)
+    at_x = lambda x: _MARGIN + x / high_x * (_WIDTH - 2 * _MARGIN)
+    at_y = lambda y: _HEIGHT - _MARGIN - y / high_y * (_HEIGHT - 2 * _MARGIN)
+    dots = "".join(
+        f'<circle cx="{at_x(x):.1f}" cy="{at_y(y):.1f}" r="4" fill="#0072b2"><title>'
+        f"{html.escape(words)}: {rate_text(x)}, {duration_text(y / 1000)}</title></circle>"
+        for x, y, words in found
+    )
+    line = "" if goal is None else (
+        f'<line x1="{_MARGIN}" x2="{_WIDTH - _MARGIN}" y1="{at_y(goal):.1f}" '
+        f'y2="{at_y(goal):.1f}" stroke="#d55e00" stroke-dasharray="4 3"/>'
+    )
+    bottom = _HEIGHT - _MARGIN
+    axes = f'<path d="M{_MARGIN} {_MARGIN}V{bottom}H{_WIDTH - _MARGIN}" fill="none" stroke="#888"/>'
+    return (
+        f'<svg width="{_WIDTH}" height="{_HEIGHT}" role="img">{axes}{line}{dots}'
+        f'<text x="{_WIDTH - _MARGIN}" y="{_HEIGHT - 20}" text-anchor="end">Output, up to '
+        f'{rate_text(high_x)}</text><text x="{_MARGIN}" y="{_MARGIN - 12}">ITL p99, up to '
+        f"{duration_text(high_y / 1000)}</text></svg>"
+    )
+
+
+def export(result: BenchResult, file: Path) -> None:
+    """Write `file` in the format of its extension. Raises ReportError; then an existing file is
+    unchanged."""
+    write(file, {
+        ".html": lambda: as_html(result), ".csv": lambda: as_csv(result),
+        ".json": lambda: json.dumps(as_dict(result), indent=2) + "\n",
+    })  # fmt: skip

@@ -1,0 +1,76 @@
+"""95 % confidence intervals of repeated measurements, and of their differences. No Qt.
+
+    one run       no interval
+    mean          Student's t over the repetitions
+    difference    Welch (Biometrika 34, 1947): two means whose variances differ
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from engine.units import change_text
+
+_T_975 = (
+    12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160,
+    2.145, 2.131, 2.120, 2.110, 2.101, 2.093, 2.086, 2.080, 2.074, 2.069, 2.064, 2.060, 2.056,
+    2.052, 2.048, 2.045, 2.042,
+)  # fmt: skip
+"""Student's t, two-sided 95 %, for 1 to 30 degrees of freedom (NIST/SEMATECH e-Handbook,
+1.3.6.7.2); the last one serves for more."""
+ONE_RUN = "one run: no interval"
+
+
+class Difference(NamedTuple):
+    """Of two means, relative to the first: `half` of its 95 % interval, None for one run of
+    either."""
+
+    change: float
+    half: float | None
+
+    def __str__(self) -> str:
+        """ "+4.1 % ±1.2"."""
+        if self.half is None:
+            return f"{change_text(self.change)} ({ONE_RUN})"
+        return f"{change_text(self.change)} ±{100 * self.half:.1f}"
+
+
+def half_interval(samples: Sequence[float]) -> float | None:
+    """Half of the 95 % confidence interval of the mean; None for one sample."""
+    if len(samples) < 2:
+        return None
+    return _t_975(len(samples) - 1) * math.sqrt(_squared_error(samples))
+
+
+def half_of_difference(before: Sequence[float], after: Sequence[float]) -> float | None:
+    """Half of the 95 % confidence interval of the difference of the means; None for one sample of
+    either."""
+    if min(len(before), len(after)) < 2:
+        return None
+    one, other = _squared_error(before), _squared_error(after)
+    if not one + other:
+        return 0.0
+    freedom = (one + other) ** 2 / (one**2 / (len(before) - 1) + other**2 / (len(after) - 1))
+    return _t_975(freedom) * math.sqrt(one + other)
+
+
+def difference_of(before: Sequence[float], after: Sequence[float]) -> Difference | None:
+    """Of the means; None without samples, or from 0."""
+    if not before or not after or not (base := statistics.fmean(before)):
+        return None
+    half = half_of_difference(before, after)
+    change = statistics.fmean(after) / base - 1
+    return Difference(change, None if half is None else half / abs(base))
+
+
+def _squared_error(samples: Sequence[float]) -> float:
+    """Of the mean."""
+    return statistics.variance(samples) / len(samples)
+
+
+def _t_975(freedom: float) -> float:
+    """For whole degrees of freedom below, which is the wider interval."""
+    return _T_975[min(max(math.floor(freedom + 1e-9), 1), len(_T_975)) - 1]
