@@ -13,6 +13,7 @@ from app.bench.ranking import Objective, rank
 from app.bench.runner import BenchRunner, Plan, SettableEngine
 from app.bench.sweep import Point, Progress, least_requests
 from engine.errors import InferdeckError
+from engine.hardware import garbage
 from engine.simulate.engine import Encode, SimulatedEngine, as_it_is
 from engine.simulate.settings import REPLAYED
 from engine.simulate.step_time import StepTimes
@@ -43,7 +44,8 @@ def predict(
     first = dict(list(plan.workload.variants.items())[:1])
     plan = replace(plan, workload=replace(plan.workload, variants=first))
     runner = BenchRunner(engine, plan, bandwidth=False, clock=Clock.of(engine))
-    (found,) = runner.variants().values()
+    with garbage.paused():
+        (found,) = runner.variants().values()
     return found | {"standard_error": engine.standard_error}
 
 

@@ -7,7 +7,8 @@ makes it. A window therefore collects by itself (see `app.main.garbage`), and th
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 
 def _collect_here() -> bool:
@@ -27,3 +28,15 @@ def use(collector: Callable[[], bool]) -> None:
     """`collect` calls `collector` from now on."""
     global _collector
     _collector = collector
+
+
+@contextmanager
+def paused() -> Iterator[None]:
+    """No collection by itself: for work that makes many records, and no cycles of them."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()

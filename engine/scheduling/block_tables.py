@@ -62,7 +62,7 @@ class BlockTables:
         """Before `release` at its end; without blocks for a next step that it does not take."""
         num_tokens = request.num_computed_tokens
         kept = self.pool.blocks_for(self.reserved_tokens(request, num_tokens))
-        counts = tuple(self.pool.ref_count[block] for block in request.block_table[:kept])
+        counts = tuple(map(self.pool.ref_count.__getitem__, request.block_table[:kept]))
         return LastBlocks(self.pool.block_size, num_tokens, counts) if counts else None
 
     def release(self, request: Request) -> None:

@@ -129,8 +129,8 @@ class Scheduler:
             room = limit - used if used else self._room(0)
             if room <= 0 or place >= len(self.running):  # preempted from the end
                 break
-            num_tokens = min(request.num_uncomputed_tokens, room)
             start = request.num_computed_tokens
+            num_tokens = min(len(request.token_ids) - start, room)
             has_room = start + num_tokens <= len(request.block_table) * size  # mostly, in decodes
             if not has_room and not self._make_room(request, num_tokens, preempted):
                 break
@@ -157,8 +157,11 @@ class Scheduler:
             request = grant.request
             outcome = outcomes.get(request.request_id, _NOTHING_SAMPLED)
             failed = outcome.finish_reason is FinishReason.ERROR
-            request.num_computed_tokens += grant.num_tokens + outcome.num_accepted
-            request.token_ids += outcome.token_ids
+            new = outcome.token_ids
+            request.num_computed_tokens += grant.num_tokens
+            if len(new) > 1:
+                request.num_computed_tokens += outcome.num_accepted
+            request.token_ids += new
             if grant.num_draft_places:
                 self.tables.reject_drafts(request)
             if request.num_draft_kv_tokens:

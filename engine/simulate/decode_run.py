@@ -102,7 +102,8 @@ def _num_steps(scheduler: Scheduler) -> int:
             count = left
     if scheduler.could_admit(budget):
         return 0
-    missing, free = scheduler.tables.missing, scheduler.pool.num_free_blocks
-    while count and sum(missing(r, r.num_tokens + count - 1) for r in running) > free:
+    size, free = scheduler.pool.block_size, scheduler.pool.num_free_blocks
+    lengths = [(len(r.token_ids) - 1, len(r.block_table)) for r in running]
+    while count and sum(max(0, -(-(n + count) // size) - own) for n, own in lengths) > free:
         count //= 2
     return count

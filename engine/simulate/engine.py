@@ -192,7 +192,11 @@ class SimulatedEngine:
             self._until = -math.inf  # time passes by sleeping alone
             return [], []
         sampling = [grant.request for grant in plan.grants if grant.samples]
-        outcomes = {request.request_id: self._outcome(request) for request in sampling}
+        outcomes = {
+            request.request_id: self._outcomes[request.request_id]
+            if len(request.token_ids) + 1 < request.max_num_tokens else self._last(request)
+            for request in sampling
+        }  # fmt: skip
         entries = entries_of(plan, outcomes)
         pool = scheduler.pool
         kv_usage = pool.usage  # before finished requests free their blocks
@@ -298,12 +302,9 @@ class SimulatedEngine:
         pool = BlockPool(self.plan.num_blocks, self.config.block_size)
         return pool, root_hash(("simulated", self.config.block_size))
 
-    def _outcome(self, request: Request) -> Outcome:
-        """No simulated token is among those at which a request stops."""
-        goes_on = self._outcomes[request.request_id]
-        if request.num_tokens + 1 < request.max_num_tokens:
-            return goes_on
-        return goes_on._replace(finish_reason=FinishReason.LENGTH)
+    def _last(self, request: Request) -> Outcome:
+        """Its end. No simulated token is among those at which a request stops."""
+        return self._outcomes[request.request_id]._replace(finish_reason=FinishReason.LENGTH)
 
     def _event(self, request: Request) -> OutputEvent:
         """Its tokens since its last event, and its end."""

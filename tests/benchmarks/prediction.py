@@ -24,6 +24,7 @@ from app.bench.runner import Plan, vocabulary_of
 from app.bench.workload import Length, Workload
 from app.paths import starter_model
 from engine import EngineConfig, LLMEngine
+from engine.hardware import garbage
 from engine.simulate.engine import SimulatedEngine
 from engine.simulate.step_time import Measured, StepTimes
 from tests.benchmarks.report import (
@@ -142,7 +143,8 @@ class Bench:
             began = time.process_time()
             simulated = SimulatedEngine(engine.snapshot(), times, **case.changes)
             own = Clock.of(simulated)
-            predicted = [self.run(simulated, case.pace, own) for _ in range(2)]
+            with garbage.paused():  # as app.bench.predict
+                predicted = [self.run(simulated, case.pace, own) for _ in range(2)]
             took = time.process_time() - began
             yield self._compared(case, predicted, measured, took)
 

@@ -14,6 +14,7 @@ import numpy as np
 
 from app.features.tune.forecast import Forecast, Headline, forecast
 from app.wire.snapshots import SnapshotReader, SnapshotWriter, WireSnapshot
+from engine.hardware import garbage
 from engine.limited_process import run_limited
 from engine.simulate.step_time import Measured
 from engine.simulate.traffic import Load
@@ -50,9 +51,10 @@ def forecast_apart(
 
 def answered(like: Any, samples: Any, load: Any, changes: dict[str, Any]) -> Any:
     """In the other process."""
-    found = forecast(
-        SnapshotReader().read(msgspec.convert(like, WireSnapshot)),
-        msgspec.convert(samples, list[Measured]), msgspec.convert(load, Load), changes,
-    )  # fmt: skip
+    with garbage.paused():
+        found = forecast(
+            SnapshotReader().read(msgspec.convert(like, WireSnapshot)),
+            msgspec.convert(samples, list[Measured]), msgspec.convert(load, Load), changes,
+        )  # fmt: skip
     curves = {name: (x.tolist(), y.tolist()) for name, (x, y) in found.curves.items()}
     return _Found(curves, found.headline, found.beyond)
