@@ -1,4 +1,5 @@
-"""Files of a result: one self-contained HTML page, JSON, CSV. No Qt."""
+"""Files of a result: one self-contained HTML page, JSON, CSV. No Qt: the picture is drawn by
+`app.features.bench`."""
 
 from __future__ import annotations
 
@@ -11,7 +12,7 @@ from typing import Any
 from app.storage.report_export import write_report
 from engine.evaluate.report import ReportError
 
-SUFFIXES = {".html": "HTML page", ".json": "JSON", ".csv": "CSV"}
+SUFFIXES = {".html": "HTML page", ".json": "JSON", ".csv": "CSV", ".png": "PNG image"}
 _STYLE = (
     "body{font:14px system-ui,sans-serif;margin:2em;color-scheme:light dark}"
     "table{border-collapse:collapse;font-variant-numeric:tabular-nums}"

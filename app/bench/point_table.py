@@ -26,7 +26,7 @@ from app.bench.record import (
     value_words,
 )
 from app.bench.sweep import Point
-from engine.units import change_text, duration_text, rate_text
+from engine.units import NOTHING, change_text, duration_text, rate_text
 
 
 def as_dict(result: BenchResult) -> dict[str, Any]:
@@ -57,29 +57,29 @@ def as_dict(result: BenchResult) -> dict[str, Any]:
 
 def heads(result: BenchResult) -> list[str]:
     titles = [f"{title} ({unit})" for _, _, title, unit in COLUMNS]
-    found = [*map(axis_title, result.axes), *titles, "Goodput (req/s)"]
-    return [*found, *predicted_heads(result)] if _has_predictions(result) else found
+    predicted = predicted_heads(result) if _has_predictions(result) else []
+    return [*map(axis_title, result.axes), *predicted, *titles, "Goodput (req/s)"]
 
 
 def cells(point: Point, result: BenchResult) -> list[str]:
     """The row of a point: "47.1 ±1.2" with its 95 % interval; "45.0 (-4.5 %)" as predicted, with
     the prediction's error."""
     row = [value_words(name, value) for name, value in point.settings.items()]
-    for key, statistic, _, _ in COLUMNS:
-        row.append(_cell(figure_of(point, key, statistic), point.interval(key, statistic)))
-    row.append(_cell(point.goodput(result.goals), None))
     if _has_predictions(result):
         row += [text for _, text in predictions(point, result)]
-    return row
+    for key, statistic, _, _ in COLUMNS:
+        row.append(_cell(figure_of(point, key, statistic), point.interval(key, statistic)))
+    return [*row, _cell(point.goodput(result.goals), None)]
 
 
 def change_cells(point: Point, before: Point, result: BenchResult) -> list[str]:
     """As `cells`: the changes from an earlier run of the point, "+4.1 % ±1.2" with the 95 %
     interval."""
     row = [value_words(name, value) for name, value in point.settings.items()]
+    if _has_predictions(result):
+        row += [NOTHING for _ in predicted_heads(result)]
     found = differences(before.rounds, point.rounds)
-    row += ["–" if one is None else str(one) for one in found]
-    return row + ["–"] * (len(cells(point, result)) - len(row))
+    return [*row, *(NOTHING if one is None else str(one) for one in found), NOTHING]
 
 
 def _has_predictions(result: BenchResult) -> bool:
@@ -113,7 +113,7 @@ def predictions(point: Point, result: BenchResult) -> list[tuple[str, str]]:
 
 def _cell(value: float | None, half: float | None) -> str:
     if value is None:
-        return "–"
+        return NOTHING
     digits = 0 if value >= 1000 else 1 if value >= 10 else 2
     return f"{value:,.{digits}f}" + ("" if half is None else f" ±{half:,.{digits}f}")
 

@@ -16,7 +16,7 @@ from app.cli.options import (
     write_report,
 )
 from app.cli.session import StatusLine, open_engine
-from app.cli.sweep import add_goal_options, commands_of, goals_of
+from app.cli.sweep import add_goal_options, commands_of, goals_of, write_output
 from engine.errors import ConfigError
 from engine.units import counted, precision_name
 
@@ -100,7 +100,7 @@ def run(args: argparse.Namespace) -> int:
             print(f"\n{commands_of(config.replace(**tuned))}")
     RunStore(runs_dir()).add(to_run(result))
     if args.output is not None:
-        export(result, args.output)
+        write_output(args.output, result, export)
     if args.output_json:
         write_report(args.output_json, report)
     failed = sum(rung.state == "failed" for rung in rungs)

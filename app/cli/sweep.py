@@ -8,7 +8,8 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from app.cli import values
 from app.cli.options import add_options, check_writable, engine_config, write_report
@@ -18,6 +19,8 @@ from engine.units import counted, precision_name
 
 if TYPE_CHECKING:
     from app.bench.goals import Goals
+    from app.bench.ladder_record import LadderResult
+    from app.bench.record import BenchResult
     from app.bench.runner import BenchRunner, Plan
     from app.bench.sweep import Axis, Bench, Point, Progress
     from app.bench.tuner import Tuner
@@ -55,7 +58,7 @@ def add_goal_options(parser: argparse.ArgumentParser) -> None:
         group,
         ("--percentile P", values.integer(50, 99), "Percentile of the goals: 50, 90 or 99. "
          "Default: 99.", 99),
-        ("--output FILE", values.path, "Write all points to FILE: .html, .json or .csv."),
+        ("--output FILE", values.path, "Write all points to FILE: .html, .json, .csv or .png."),
     )  # fmt: skip
     group.add_argument(
         "--goodput", nargs="+", metavar="NAME:MS", default=[], type=values.checked(values.name),
@@ -145,13 +148,26 @@ def run_sweep(
             print(f"\n{commands_of(config.replace(**_settings(best)))}")
     RunStore(runs_dir()).add(to_run(result))
     if args.output is not None:
-        export(result, args.output)
+        write_output(args.output, result, export)
     if args.output_json:
         write_report(args.output_json, report)
     failed = sum(bool(point.error) for point in result.points)
     if failed:
         print(f"inferdeck: {counted(failed, 'point')} failed", file=sys.stderr)
     return 1 if failed else 0
+
+
+R = TypeVar("R", "BenchResult", "LadderResult")
+
+
+def write_output(file: Path, result: R, export: Callable[[R, Path], None]) -> None:
+    """Raises ReportError."""
+    if file.suffix.lower() != ".png":
+        export(result, file)
+        return
+    from app.features.bench.picture import save_picture
+
+    save_picture(result, file)
 
 
 def _settings(point: Point) -> dict[str, Any]:

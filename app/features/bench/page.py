@@ -212,11 +212,10 @@ class BenchPage(QWidget):
     def _ask_export(self, result: Result | None) -> None:
         if result is None:
             return
-        suffixes = {**SUFFIXES, ".png": "PNG image"}
-        kinds = ";;".join(f"{title} (*{suffix})" for suffix, title in suffixes.items())
+        kinds = ";;".join(f"{title} (*{suffix})" for suffix, title in SUFFIXES.items())
         file, kind = QFileDialog.getSaveFileName(self, "Export", "bench.html", kinds)
         if file:
-            self.export(result, with_suffix(Path(file), kind, suffixes))
+            self.export(result, with_suffix(Path(file), kind, SUFFIXES))
 
     def export(self, result: Result, file: Path) -> None:
         """PNG: table and chart as they are shown."""

@@ -5,22 +5,28 @@ from __future__ import annotations
 import csv
 import dataclasses
 import io
+from pathlib import Path
 from typing import Any
 
 import pytest
+from PySide6.QtGui import QImage
+from PySide6.QtWidgets import QApplication
 
 from app.bench.calibrate import CHANGED
 from app.bench.goals import Goals
 from app.bench.load import Clock, Pace
-from app.bench.point_table import as_csv, as_dict, cells, heads
+from app.bench.point_table import as_csv, as_dict, cells, export, heads
 from app.bench.ranking import Objective, best_under
 from app.bench.record import BenchResult, from_run, to_run
 from app.bench.runner import BenchRunner
 from app.bench.sweep import Axis, Progress
 from app.bench.workload import Length, Workload
+from app.cli.sweep import write_output
 from app.features.bench.jobs import BenchPlan, SweepJob, TuneChoice
+from app.features.bench.picture import HEIGHT, WIDTH, save_picture
 from app.features.bench.trials import explained
 from app.storage.run_records import State
+from engine.evaluate.report import ReportError
 from engine.simulate.engine import SimulatedEngine
 from tests.app.bench.test_predict import KNOWN, like
 from tests.figures import numbers
@@ -143,3 +149,16 @@ def test_what_cannot_be_predicted_is_searched_without(axis: Axis) -> None:
     made = Job(predicts=True, axes=(axis,))
     search: Any = made.job._sweep.search
     assert search.guess(made.job._sweep.points) == ()
+
+
+def test_the_picture_of_a_program_without_a_window(
+    predicted: BenchResult, qapp: QApplication, tmp_path: Path
+) -> None:
+    file = tmp_path / "tuned.png"
+    write_output(file, predicted, export)
+    image = QImage(str(file))
+    assert image.width() >= WIDTH and image.height() == HEIGHT
+    colors = {image.pixel(x, y) for x in range(0, WIDTH, 8) for y in range(0, HEIGHT, 8)}
+    assert len(colors) > 10
+    with pytest.raises(ReportError):
+        save_picture(predicted, tmp_path / "none" / "tuned.png")
