@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import socket
 import time
 from typing import Any
 
@@ -16,6 +17,7 @@ from app.bench.remote import RemoteBench
 from app.bench.report import NOT_REPORTED, beside_server, table
 from app.bench.runner import Plan
 from app.bench.server_metrics import add_reported, client_figures
+from app.bench.sweep import Axis, Progress, Sweep
 from app.bench.workload import BenchRequest, fixed, stand_in_ids, text_of
 from app.clients.calls import make_call
 from app.clients.chunks import Counting
@@ -177,6 +179,28 @@ def test_a_server_is_measured(server: ScriptedServer, monkeypatch: pytest.Monkey
     assert figures["tokens_counted_by"] == str(Counting.USAGE)
     assert figures["preemptions"] == 0
     assert figures["server"]["generation_tokens"] == 0  # its page does not change
+
+
+def test_a_server_that_goes_away_leaves_what_is_measured(
+    server: ScriptedServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(remote, "MOST_SETTLE_S", 0.0)
+    server.models("vllm", "m", max_model_len=100)
+    server.answers |= {"/tokenize": {"tokens": list(range(100, 200))}, COMPLETIONS: paced}
+
+    def hang_up(exchange: Exchange) -> None:
+        exchange.connection.shutdown(socket.SHUT_RDWR)
+
+    def follow(progress: Progress) -> None:
+        if progress.done:
+            server.answers[COMPLETIONS] = hang_up
+
+    plan = Plan(fixed(8, 3, 2), Pace())
+    axes = (Axis("concurrency", (1, 2)),)
+    sweep = Sweep(RemoteBench(server.target, plan), axes, plan.pace, 2, progress=follow)
+    first, second = sweep.run()
+    assert first.is_measured and first.figures["completed"] == 2 and not first.error
+    assert not second.is_measured and second.error and not sweep.was_cancelled
 
 
 def test_text_of_the_right_length_where_ids_are_not_taken(
