@@ -20,6 +20,11 @@ def differences(before: Rounds, after: Rounds) -> list[Difference | None]:
     ]
 
 
+def has_interval(found: Sequence[Difference | None]) -> bool:
+    """False where a side was run once."""
+    return any(one is not None and one.half is not None for one in found)
+
+
 def as_dict(found: Sequence[Difference | None]) -> dict[str, dict[str, float | None]]:
     """By "itl_ms.p50"; fractions."""
     return {

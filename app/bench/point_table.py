@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from app.bench.differences import differences
+from app.bench.differences import differences, has_interval
 from app.bench.export import html_page, write
 from app.bench.goals import FIGURES, NAMES
 from app.bench.ranking import pareto, users_under
@@ -26,6 +26,7 @@ from app.bench.record import (
     value_words,
 )
 from app.bench.sweep import Point
+from app.storage.intervals import ONE_RUN
 from engine.units import NOTHING, change_text, duration_text, rate_text
 
 
@@ -72,14 +73,15 @@ def cells(point: Point, result: BenchResult) -> list[str]:
     return [*row, _cell(point.goodput(result.goals), None)]
 
 
-def change_cells(point: Point, before: Point, result: BenchResult) -> list[str]:
+def change_cells(point: Point, before: Point, result: BenchResult) -> tuple[list[str], str]:
     """As `cells`: the changes from an earlier run of the point, "+4.1 % ±1.2" with the 95 %
-    interval."""
+    interval; and why they have none, or ""."""
     row = [value_words(name, value) for name, value in point.settings.items()]
     if _has_predictions(result):
         row += [NOTHING for _ in predicted_heads(result)]
     found = differences(before.rounds, point.rounds)
-    return [*row, *(NOTHING if one is None else str(one) for one in found), NOTHING]
+    row += [NOTHING if one is None else str(one) for one in found]
+    return [*row, NOTHING], "" if has_interval(found) else ONE_RUN
 
 
 def _has_predictions(result: BenchResult) -> bool:

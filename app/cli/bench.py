@@ -113,8 +113,10 @@ def add_comparison_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    from app.bench.differences import has_interval
     from app.bench.differences import rows as difference_rows
     from app.bench.report import NOT_REPORTED, aligned, beside_server, table
+    from app.storage.intervals import ONE_RUN
 
     is_remote = args.base_url is not None
     if is_remote:
@@ -151,6 +153,8 @@ def run(args: argparse.Namespace) -> int:
         if found := _differences(columns, comparison):
             print(f"\nDifference from {next(iter(columns))}, 95 % interval over the runs")
             print(aligned(difference_rows(found)))
+            if not any(map(has_interval, found.values())):
+                print(f"{ONE_RUN.capitalize()}. Add --rounds 3.")
     if args.output_json:  # after printing: a full disk loses no figures
         write_report(args.output_json, report)
     failed = sum(figures["failed"] for figures in columns.values())

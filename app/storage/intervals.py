@@ -32,10 +32,9 @@ class Difference(NamedTuple):
     half: float | None
 
     def __str__(self) -> str:
-        """ "+4.1 % ±1.2"."""
-        if self.half is None:
-            return f"{change_text(self.change)} ({ONE_RUN})"
-        return f"{change_text(self.change)} ±{100 * self.half:.1f}"
+        """ "+4.1 % ±1.2"; "+4.1 %" without an interval."""
+        known = "" if self.half is None else f" ±{100 * self.half:.1f}"
+        return change_text(self.change) + known
 
 
 def half_interval(samples: Sequence[float]) -> float | None:

@@ -38,7 +38,8 @@ def test_welch_s_example() -> None:
 def test_one_run_has_a_change_and_no_interval() -> None:
     assert difference_of([10.0], [11.0, 11.2]) == Difference(pytest.approx(0.11), None)
     assert difference_of([], [1.0]) is None and difference_of([0.0, 0.0], [1.0]) is None
-    assert "no interval" in str(difference_of([10.0], [11.0]))
+    assert "±" not in str(difference_of([10.0], [11.0]))
+    assert "±" in str(difference_of([10.0, 10.1], [11.0, 11.2]))
     assert half_of_difference([2.0, 2.0], [3.0, 3.0]) == 0.0
 
 

@@ -126,10 +126,11 @@ class ResultsView(QFrame):
             rows += [FigureRow(p, ["earlier", *cells(p, result)], "muted", p.error)
                      for p in other.points]  # fmt: skip
             at = {p.label: p for p in other.points if p.is_measured}
-            rows += [
-                FigureRow(p, ["change", *change_cells(p, at[p.label], result)], "", CHANGE)
-                for p in result.points if p.is_measured and p.label in at
-            ]  # fmt: skip
+            for point in result.points:
+                if point.is_measured and point.label in at:
+                    texts, why = change_cells(point, at[point.label], result)
+                    title = f"change, {why}" if why else "change"
+                    rows.append(FigureRow(point, [title, *texts], "", CHANGE))
         self.table.show_rows(headings, rows)
 
     @property
