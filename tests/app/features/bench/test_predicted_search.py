@@ -14,6 +14,7 @@ from PySide6.QtWidgets import QApplication
 
 from app.bench.calibrate import CHANGED
 from app.bench.goals import Goals
+from app.bench.ladder_record import export as export_ladder
 from app.bench.load import Clock, Pace
 from app.bench.point_table import as_csv, as_dict, cells, export, heads
 from app.bench.ranking import Objective, best_under
@@ -28,6 +29,7 @@ from app.features.bench.trials import explained
 from app.storage.run_records import State
 from engine.evaluate.report import ReportError
 from engine.simulate.engine import SimulatedEngine
+from tests.app.bench.ladder_script import climb, result_of
 from tests.app.bench.test_predict import KNOWN, like
 from tests.figures import numbers
 
@@ -160,5 +162,8 @@ def test_the_picture_of_a_program_without_a_window(
     assert image.width() >= WIDTH and image.height() == HEIGHT
     colors = {image.pixel(x, y) for x in range(0, WIDTH, 8) for y in range(0, HEIGHT, 8)}
     assert len(colors) > 10
+    rungs = tmp_path / "ladder.png"
+    write_output(rungs, result_of(climb()), export_ladder)
+    assert QImage(str(rungs)).width() >= WIDTH
     with pytest.raises(ReportError):
         save_picture(predicted, tmp_path / "none" / "tuned.png")
