@@ -7,7 +7,9 @@ through all children): seconds. Here each is styled once, and what nobody sees c
     hidden widgets are stripped   | in slices; nothing on the screen changes
     windows stand still           | updates are off, layouts wait: half of them would not fit
       those in view are stripped  | in slices
+      all are muted               | in slices: Qt will not notify them
       the sheet is exchanged      | no widget has a style: nothing to be done by Qt
+      all are unmuted             | in slices
       those in view are dressed   | in slices
     windows are painted           | once, all new
     hidden widgets are dressed    | in slices; what is shown meanwhile, before it is painted
@@ -38,10 +40,20 @@ _OWN_STYLE = Qt.WidgetAttribute.WA_SetStyle
 
 
 class Change(NamedTuple):
-    """`exchange` sets the application's colours and fonts; `prepare` is done before, in slices."""
+    """`exchange` sets the application's colours and fonts at once. Before it, in slices: `prepare`,
+    and `begin` while no widget has a style and nothing is painted."""
 
     exchange: Callable[[], None]
     prepare: Iterable[None] = ()
+    begin: Iterable[None] = ()
+
+
+class _Muted(NamedTuple):
+    """`follows`: the application's style."""
+
+    widget: QWidget
+    is_polished: bool
+    follows: bool
 
 
 class Restyling(QObject):
@@ -96,8 +108,12 @@ class Restyling(QObject):
             yield
         finally:
             widgets = [w for w in _all_widgets() if w.testAttribute(_POLISHED)]
-            with _unnoticed(widgets):
-                app.setStyleSheet(sheet)
+            muted: list[_Muted] = []
+            for _ in _mute(widgets, muted):
+                pass
+            app.setStyleSheet(sheet)
+            for _ in _unmute(muted):
+                pass
             self._bare.update(dict.fromkeys(widgets))
             for _ in self._dress_those_in_view():  # of other windows
                 pass
@@ -160,8 +176,7 @@ class Restyling(QObject):
         self._stand_still()
         self.beginning.emit()
         yield from self._strip(QWidget.isVisible)
-        self._exchange()
-        yield
+        yield from self._exchange()
         yield from self._dress_those_in_view()
         self.exchanged.emit()
         yield
@@ -169,7 +184,9 @@ class Restyling(QObject):
         self._lay_out()
         yield
         self.arranged.emit()
+        yield
         self._move()
+        yield
         self._watch()
         yield
 
@@ -204,18 +221,23 @@ class Restyling(QObject):
 
     # The exchange ----------------------------------------------------------------------------
 
-    def _exchange(self) -> None:
+    def _exchange(self) -> Iterator[None]:
         """Exchange the sheet while no widget has a style, without Qt notifying any."""
-        app = _application()
-        widgets = app.allWidgets()
-        for widget in widgets:
-            self._strip_one(widget)  # made, or styled anew, since the others were stripped
-        with _unnoticed(widgets):
-            changes, self._changes = self._changes, []
+        app, changes, muted = _application(), self._changes, list[_Muted]()
+        self._changes = []
+        for change, _ in changes:
+            yield from change.begin
+        try:
+            yield from _mute(app.allWidgets(), muted)
+            for widget in app.allWidgets():
+                self._strip_one(widget)  # made, or styled anew, since the others were stripped
             app.setStyleSheet("")
             for change, _ in changes:
                 change.exchange()
             app.setStyleSheet(changes[-1][1]())
+            yield
+        finally:
+            yield from _unmute(muted)
 
     def _stand_still(self) -> None:
         """Suspend painting and layouts of the windows. (Docks that were squeezed once stay so.)"""
@@ -292,22 +314,30 @@ def _application() -> QApplication:
     return app
 
 
-@contextmanager
-def _unnoticed(widgets: list[QWidget]) -> Iterator[None]:
-    """Within, none of the `widgets` gets the style of a sheet that is set, nor notice of it."""
-    polished = [w for w in widgets if w.testAttribute(_POLISHED)]
-    followers = [w for w in widgets if not w.testAttribute(_OWN_STYLE)]
-    for widget in polished:
-        widget.setAttribute(_POLISHED, False)
-    for widget in followers:
-        widget.setAttribute(_OWN_STYLE, True)
-    try:
-        yield
-    finally:
-        for widget in polished:
-            widget.setAttribute(_POLISHED, True)
-        for widget in followers:
-            widget.setAttribute(_OWN_STYLE, False)
+def _mute(widgets: list[QWidget], muted: list[_Muted]) -> Iterator[None]:
+    """Until `_unmute` none of the `widgets` gets the style of a sheet that is set, nor notice of
+    it. Notes in `muted` what it takes from each."""
+    for widget in widgets:
+        if shiboken6.isValid(widget):
+            one = _Muted(
+                widget, widget.testAttribute(_POLISHED), not widget.testAttribute(_OWN_STYLE)
+            )
+            muted.append(one)
+            if one.is_polished:
+                widget.setAttribute(_POLISHED, False)
+            if one.follows:
+                widget.setAttribute(_OWN_STYLE, True)
+            yield
+
+
+def _unmute(muted: list[_Muted]) -> Iterator[None]:
+    for widget, is_polished, follows in muted:
+        if shiboken6.isValid(widget):
+            if is_polished:
+                widget.setAttribute(_POLISHED, True)
+            if follows:
+                widget.setAttribute(_OWN_STYLE, False)
+            yield
 
 
 def _is_in_view(widget: QWidget | None) -> bool:

@@ -12,6 +12,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Literal, get_args
 
+import shiboken6
 from PySide6.QtCore import QObject, Qt, Signal
 from PySide6.QtGui import QGuiApplication, QPalette
 from PySide6.QtWidgets import QApplication, QWidget
@@ -127,8 +128,12 @@ def _tell_desktop(app: QApplication) -> None:
         app.styleHints().setColorScheme(chosen)
 
 
-def renew_look(app: QApplication, change: Callable[[], None], prepare: Iterable[None] = ()) -> None:
-    """Restyle the application after `change` has exchanged the theme or fonts."""
+def renew_look(
+    app: QApplication, change: Callable[[], None] = lambda: None,
+    prepare: Iterable[None] = (), begin: Iterable[None] = (),
+) -> None:  # fmt: skip
+    """Restyle the application after `change` has exchanged the theme. `prepare` and `begin`: work
+    before it, see `Change`."""
 
     def exchange() -> None:
         change()
@@ -136,7 +141,7 @@ def renew_look(app: QApplication, change: Callable[[], None], prepare: Iterable[
         app.setPalette(palette(theme()))
 
     images = Path(theme_notifier().images.name)
-    restyling().put(Change(exchange, prepare), lambda: stylesheet(theme(), images))
+    restyling().put(Change(exchange, prepare, begin), lambda: stylesheet(theme(), images))
 
 
 _PALETTE = {
@@ -191,17 +196,22 @@ def apply_text_size(app: QApplication, percent: int) -> None:
         return
     _wanted_scale = percent / 100
     if app.styleSheet():
-        renew_look(app, partial(_scale_fonts, app, _wanted_scale))
+        renew_look(app, begin=_scale_fonts(app, _wanted_scale))
     else:
-        _scale_fonts(app, _wanted_scale)
+        for _ in _scale_fonts(app, _wanted_scale):
+            pass
 
 
-def _scale_fonts(app: QApplication, scale: float) -> None:
+def _scale_fonts(app: QApplication, scale: float) -> Iterator[None]:
+    """Of all widgets that have a font of their own, in slices."""
     roles: tuple[SizeRole, ...] = get_args(SizeRole)
     before = {point_size(role): role for role in roles}
     set_text_scale(scale)
     for widget in app.allWidgets():
-        if not widget.testAttribute(Qt.WidgetAttribute.WA_SetFont):
+        yield
+        if not shiboken6.isValid(widget) or not widget.testAttribute(
+            Qt.WidgetAttribute.WA_SetFont
+        ):
             continue
         font = widget.font()  # its own: the application's does not reach it
         role = before.get(round(font.pointSizeF(), 1))

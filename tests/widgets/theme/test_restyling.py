@@ -5,9 +5,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from itertools import pairwise
 
 import pytest
-from PySide6.QtCore import QEvent
+from PySide6.QtCore import QEvent, Qt
 from PySide6.QtGui import QCursor, QImage
 from PySide6.QtWidgets import (
     QApplication,
@@ -31,6 +32,7 @@ from widgets.theme.theme import (
     restyle,
     theme,
     theme_notifier,
+    ui_font,
 )
 
 DEPTH = 6
@@ -271,6 +273,42 @@ def test_a_change_of_mind_and_widgets_that_come_and_go_meanwhile(
     restyle(window.counted[0], notice=None)
     QApplication.processEvents()
     assert window.picture() == expected and not theme().is_dark and not told[-1]
+
+
+def test_no_slice_has_the_work_of_all_widgets(
+    qtbot: QtBot, qapp: QApplication, window: Window, work: Restyling,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    """Fonts, and what Qt is kept from, are changed one by one; layouts come before the painting."""
+    labels = window.findChildren(QLabel)
+    for label in labels:
+        label.setFont(ui_font("small"))
+    monkeypatch.setattr("widgets.theme.restyling.SLICE_S", 0.0)
+    monkeypatch.setattr("widgets.theme.restyling.REST_MS", 0)
+    states: list[tuple[list[float], list[bool], bool]] = []
+    muted = Qt.WidgetAttribute.WA_SetStyle
+    arranged: list[int] = []
+
+    def look() -> None:
+        sizes = [label.font().pointSizeF() for label in labels]
+        marks = [label.testAttribute(muted) for label in labels]
+        states.append((sizes, marks, window.updatesEnabled()))
+
+    look()
+    work.arranged.connect(lambda: arranged.append(len(states)))
+    work._later.timeout.connect(look)
+    work.is_gradual = True
+    apply_text_size(qapp, 125)
+    _settle(qtbot, work)
+    work._later.timeout.disconnect(look)
+    for place in (0, 1):
+        changes = [
+            sum(old != new for old, new in zip(before[place], after[place], strict=True))
+            for before, after in pairwise(states)
+        ]
+        assert [count for count in changes if count][: len(labels)] == [1] * len(labels)
+    assert not any(states[-1][1]) and states[-1][2]
+    assert not states[arranged[0]][2]  # placed, and still to be painted
 
 
 def test_finishing_leaves_nothing_for_later(
