@@ -22,8 +22,8 @@ TIMES = "×"
 
 _PER_SECOND = re.compile(r"(?<=\w)/s\b")
 _GAP = re.compile(
-    r"(?<=\d) (?=(?:[%×]|[mµ]?s|min|h|days|[KMGT]?i?B(?:/s)?|tok/s|req/s|tokens|[MGT]?FLOP(?:/s)?)"
-    r"(?!\w))"
+    r"(?<=\d) (?=(?:[%×]|[mµ]?s|min|h|days|[kKMGT]?i?B(?:/s)?|tok/s|req/s|tokens|"
+    r"[kMGT]?FLOP(?:/s)?)(?!\w))"
 )
 
 
@@ -269,7 +269,7 @@ def operations_text(count: float | None) -> str:
 def _decimal(value: float | None, unit: str) -> str:
     if value is None or not math.isfinite(value):
         return NOTHING
-    for prefix, factor in (("T", 1e12), ("G", 1e9), ("M", 1e6)):
+    for prefix, factor in (("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3)):
         if value >= 0.9995 * factor:
             return f"{figure(value / factor, 3)} {prefix}{unit}"
     return f"{number(value)} {unit}"

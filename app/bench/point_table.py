@@ -15,17 +15,8 @@ from app.bench.differences import differences, has_interval
 from app.bench.export import html_page, write
 from app.bench.goals import FIGURES, NAMES
 from app.bench.ranking import pareto, users_under
-from app.bench.record import (
-    COLUMNS,
-    BenchResult,
-    answer,
-    axis_title,
-    figure_of,
-    level_of,
-    setting_words,
-    value_words,
-)
-from app.bench.sweep import Point
+from app.bench.record import COLUMNS, BenchResult, answer, figure_of, level_of
+from app.bench.sweep import Point, axis_title, value_words
 from app.storage.intervals import ONE_RUN
 from engine.units import NOTHING, change_text, duration_text, rate_text
 
@@ -128,7 +119,7 @@ def as_text(result: BenchResult) -> str:
         "   ".join(text.rjust(width) for text, width in zip(row, widths, strict=True))
         for row in rows
     ]
-    lines += [f"{setting_words(p)} failed: {p.error}" for p in result.points if p.error]
+    lines += [f"{p.label} failed: {p.error}" for p in result.points if p.error]
     found = answer(result.points, result.goals, result.objective) if result.goals.limits else ""
     return "\n".join([*lines, "", found]).rstrip()
 
@@ -171,7 +162,7 @@ _WIDTH, _HEIGHT, _MARGIN = 640, 300, 50
 def _svg(result: BenchResult) -> str:
     """Throughput (right) against ITL p99 (up)."""
     found = [
-        (rate, level, setting_words(point))
+        (rate, level, point.label)
         for point in result.points
         if (rate := figure_of(point, "output_tokens_per_s", "")) is not None
         if (level := figure_of(point, "itl_ms", "p99")) is not None

@@ -11,10 +11,9 @@ import msgspec
 
 from app.bench.goals import Goals
 from app.bench.ranking import Objective, best_under, memory_of, nearest, users_under
-from app.bench.sweep import LOADS, Point
+from app.bench.sweep import Point
 from app.storage.run_records import Kind, Measured, RunRecord, RunSide, State
-from engine.config import SETTINGS
-from engine.units import bytes_text, rate_text, setting_text
+from engine.units import bytes_text, rate_text
 
 NO_GOALS = Goals()
 COLUMNS = (
@@ -24,7 +23,6 @@ COLUMNS = (
     ("output_tokens_per_s", "", "Output", "tok/s"), ("requests_per_s", "", "Requests", "req/s"),
 )  # fmt: skip
 """Figure, statistic, title and unit. A p99 of under 100 samples is a maximum."""
-AXES = {"concurrency": "Concurrency", "request_rate": "Request rate"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,20 +53,6 @@ class BenchResult:
         """The goal that charts and predictions show: the first one that is set, else ITL."""
         order = ["itl", "ttft", "e2el", "tpot"]
         return next(iter(sorted(self.goals.limits, key=order.index)), "itl")
-
-
-def axis_title(name: str) -> str:
-    return AXES.get(name) or SETTINGS[name].label
-
-
-def setting_words(point: Point) -> str:
-    """ "Concurrency 8, Max running requests 4"."""
-    return ", ".join(f"{axis_title(n)} {value_words(n, v)}" for n, v in point.settings.items())
-
-
-def value_words(axis: str, value: Any) -> str:
-    """A load is a number; settings that are fractions are shown in percent."""
-    return f"{value:,g}" if axis in LOADS else setting_text(value)
 
 
 def figure_of(point: Point, key: str, statistic: str) -> float | None:
@@ -102,14 +86,14 @@ def answer(
     best = best_under(points, goals, objective)
     if best is None:
         near = nearest(points, goals)
-        closest = f" Nearest: {setting_words(near)} ({goals.missed(near.figures)})." if near else ""
+        closest = f" Nearest: {near.label} ({goals.missed(near.figures)})." if near else ""
         return f"No point meets {goals}.{closest}"
     users = users_under(points, goals)
     rate = best.goodput(goals)
     parts = [rate_text(best.figures["output_tokens_per_s"]), f"goodput {rate_text(rate, 'req/s')}"]
     if objective is Objective.MEMORY and (used := memory_of(best)) is not None:
         parts.insert(0, bytes_text(used))
-    text = f"{setting_words(best)} {_BEST[objective]} {goals}: {', '.join(parts)}."
+    text = f"{best.label} {_BEST[objective]} {goals}: {', '.join(parts)}."
     return text if users is None else f"{text} Users under the goal: {users}."
 
 
@@ -121,7 +105,7 @@ def to_run(result: BenchResult) -> RunRecord:
         (point for point in points if point.is_measured),
         key=lambda point: point.figures["output_tokens_per_s"], default=None,
     )  # fmt: skip
-    sides = () if best is None else (RunSide(setting_words(best), figures_of_side(best)),)
+    sides = () if best is None else (RunSide(best.label, figures_of_side(best)),)
     failed = next((point.error for point in points if point.error), "")
     state = State.FAILED if best is None and failed else result.state
     details = {

@@ -23,10 +23,12 @@ from app.bench.goals import Goals, RequestLine, quantile
 from app.bench.load import EngineRun, Pace, Run
 from app.bench.report import memory_figures, observed_figures, request_figures
 from app.storage.intervals import half_interval
+from engine.config import SETTINGS
 from engine.errors import InferdeckError, describe
-from engine.units import rough_duration
+from engine.units import rough_duration, setting_text
 
-LOADS = ("concurrency", "request_rate")
+AXES = {"concurrency": "Concurrency", "request_rate": "Request rate"}
+LOADS = tuple(AXES)
 """Axes that are no settings."""
 TURNS = 2
 """Requests of a run for each concurrent one, at least: else the load ends while it still rises."""
@@ -43,6 +45,15 @@ class Axis(NamedTuple):
 
     name: str
     values: tuple[Any, ...]
+
+
+def axis_title(name: str) -> str:
+    return AXES.get(name) or SETTINGS[name].label
+
+
+def value_words(axis: str, value: Any) -> str:
+    """A load is a number; settings that are fractions are shown in percent."""
+    return f"{value:,g}" if axis in AXES else setting_text(value)
 
 
 class Bench(Protocol):
@@ -72,7 +83,8 @@ class Point:
 
     @property
     def label(self) -> str:
-        return ", ".join(f"{name}={value}" for name, value in self.settings.items())
+        """ "Concurrency 8, Max running requests 4"."""
+        return ", ".join(f"{axis_title(n)} {value_words(n, v)}" for n, v in self.settings.items())
 
     @property
     def is_measured(self) -> bool:

@@ -15,9 +15,9 @@ from engine.units import (
     bytes_text,
     compute_text,
     duration_text,
-    figure,
     operations_text,
     percent_text,
+    short_figure,
 )
 
 HEADINGS = (
@@ -48,7 +48,7 @@ def cells(one: StepsProfile, peaks: Peaks) -> list[tuple[str, ...]]:
     steps = one.num_steps
     rows: list[tuple[str, ...]] = [
         (
-            each.name, each.kernel, figure(each.calls / steps, 3),
+            each.name, each.kernel, short_figure(each.calls / steps),
             duration_text(each.seconds / steps), percent_text(each.seconds / one.seconds),
             bytes_text(each.bytes / steps), operations_text(each.operations / steps or None),
             bandwidth_text(each.bytes_per_s or None), compute_text(each.operations_per_s or None),

@@ -103,7 +103,9 @@ def test_what_is_not_measured_is_a_dash() -> None:
      (u.counted(1, "token"), "1 token"),
      (u.progress_text(412 * 2**20, 1.4 * 2**30), "412 MiB of 1.40 GiB"),
      (u.rate_text(81.3), "81.3 tok/s"), (u.bandwidth_text(29.9e9), "29.9 GB/s"),
-     (u.compute_text(989e12), "989 TFLOP/s"), (u.speed_text(11 * 2**20), "11.0 MiB/s"),
+     (u.compute_text(989e12), "989 TFLOP/s"), (u.bandwidth_text(736_247), "736 kB/s"),
+     (u.operations_text(79_872), "79.9 kFLOP"), (u.operations_text(12), "12 FLOP"),
+     (u.speed_text(11 * 2**20), "11.0 MiB/s"),
      (u.scaled_count(1.24e9), "1.24 B"), (u.scaled_count(17), "17")],
 )  # fmt: skip
 def test_forms(text: str, expected: str) -> None:

@@ -97,6 +97,8 @@ class SmallFigures(QObject):
     def __init__(self, view: QTableView) -> None:
         super().__init__(view)
         self._view = view
+        # else Qt keeps the rows at least as high as the header's font was before
+        view.verticalHeader().setMinimumSectionSize(1)
         self._fit()
         theme_notifier().changed.connect(self._fit)
 

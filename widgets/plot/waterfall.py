@@ -24,6 +24,7 @@ from widgets.theme.theme import SPACE_1, SPACE_2, SPACE_3, theme
 _TICKS = 30
 _BAR = 0.62  # of the room of a step
 _MOST_BAR = 96.0  # pixels
+_LEAST = 4.0  # users: below it the ticks would have fractions
 
 
 class Fall(NamedTuple):
@@ -73,7 +74,7 @@ class Waterfall(PaintedPlot):
     def y_range(self) -> Range:
         tops = [value for step in self.steps for value in (step.value, step.below)]
         most = max([top for top in tops if top is not None], default=1.0)
-        return range_for(0.0, max(most, 1.0), None, from_zero=True)
+        return range_for(0.0, max(most, _LEAST), None, from_zero=True)
 
     @property
     def plot_rect(self) -> QRectF:

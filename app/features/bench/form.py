@@ -20,7 +20,7 @@ from PySide6.QtWidgets import (
 
 from app.bench.goals import PERCENTILES, Goals
 from app.bench.load import Pace
-from app.bench.record import AXES
+from app.bench.sweep import AXES
 from app.bench.workload import Workload
 from app.features.bench.jobs import BenchPlan
 from app.features.bench.modes import (
@@ -39,7 +39,6 @@ from engine.errors import ErrorInfo, InferdeckError
 from widgets.controls.combo import ElidedCombo
 from widgets.controls.frames import FittedFrame
 from widgets.controls.layouts import STRETCH, button, dressed, hbox, label, vbox, wrapped
-from widgets.controls.lines import ElidedLine
 from widgets.theme.fonts import scaled
 from widgets.theme.theme import SPACE_2, SPACE_3, SPACE_4
 
@@ -85,7 +84,7 @@ class BenchForm(FittedFrame):
         self.cancel = button("Cancel", self.cancel_wanted.emit, "Keep what is measured")
         self.bar = dressed(QProgressBar(maximum=1000, textVisible=False), "Progress")
         self.bar.setMaximumWidth(scaled(160))
-        self.status, self.error = ElidedLine("text_muted"), wrapped("warning")
+        self.status, self.error = wrapped("muted"), wrapped("warning")
         self._arrange()
         self._on_pacing()
         self._show_error(None)
@@ -175,13 +174,14 @@ class BenchForm(FittedFrame):
         goals: list[QWidget] = [label("Goals", "muted")]
         for name, title in LIMITS:
             goals += [label(f"{title} ≤"), self.limits[name]]
-        last = self._row(
-            hbox(*goals, label("at", "muted"), self.percentile, STRETCH),
-            hbox(self.bar, (self.status, 1)),
-        )
+        under = hbox(*goals, label("at", "muted"), self.percentile, STRETCH)
+        progress = hbox(self.bar, (self.status, 1))
         head = hbox(self.tabs, STRETCH, self.run, self.cancel)
         margins = (SPACE_3, SPACE_2, SPACE_3, SPACE_3)
-        vbox(head, load, *self._panels.values(), last, self.error, of=self, margins=margins)
+        vbox(
+            head, load, *self._panels.values(), under, progress, self.error,
+            of=self, margins=margins,
+        )  # fmt: skip
         self.tabs.currentChanged.connect(self._on_mode)
 
     def _panel(self, *rows: tuple[QHBoxLayout, ...]) -> QWidget:
@@ -289,7 +289,7 @@ class BenchForm(FittedFrame):
         self.cancel.setVisible(is_running)
         self.bar.setVisible(is_running)
         self.bar.setValue(round(1000 * share))
-        self.status.set_text(text)
+        self.status.setText(text)
         self.status.setVisible(is_running)
         if problem is not None or is_running:
             self._show_error(problem)

@@ -8,9 +8,8 @@ from PySide6.QtWidgets import QDoubleSpinBox, QHBoxLayout, QLineEdit, QSpinBox
 
 from app.bench.axes import parse_axes, usual_values
 from app.bench.ranking import Objective
-from app.bench.record import AXES
 from app.bench.rungs import AT_LOAD, Choices
-from app.bench.sweep import Axis
+from app.bench.sweep import AXES, Axis
 from app.features.bench.jobs import LadderChoice, TuneChoice
 from engine.config import SETTINGS, EngineConfig
 from engine.units import precision_name, setting_text, speculative_name
@@ -55,7 +54,7 @@ def axis_row(title: str, names: list[str], none: str = "") -> AxisRow:
         box.addItem(text, name)
     box.setMinimumContentsLength(14)
     line = dressed(QLineEdit(), f"{title}: values", "Values, separated by commas")
-    line.setMinimumWidth(scaled(110))
+    line.setMinimumWidth(scaled(180))
     return AxisRow(box, line)
 
 

@@ -23,14 +23,15 @@ from typing import Any
 
 from PySide6.QtCore import Signal
 from PySide6.QtGui import QShowEvent
-from PySide6.QtWidgets import QFileDialog, QStackedWidget, QWidget
+from PySide6.QtWidgets import QFileDialog, QSizePolicy, QStackedWidget, QWidget
 
 from app.bench.export import SUFFIXES
 from app.bench.ladder_record import LadderResult
 from app.bench.ladder_record import export as export_ladder
 from app.bench.point_table import export
 from app.bench.ranking import Objective
-from app.bench.record import axis_title, from_run, value_words
+from app.bench.record import from_run
+from app.bench.sweep import axis_title, value_words
 from app.features.bench.apply_bar import ApplyBar
 from app.features.bench.controller import BenchController
 from app.features.bench.form import BenchForm, Mode
@@ -45,9 +46,14 @@ from app.link.tasks import run_task
 from app.storage.run_records import Kind, RunRecord, State
 from app.window.commands import Command
 from engine.errors import ErrorInfo
-from widgets.controls.layouts import stack, vbox
+from widgets.controls.frames import Contained, scroll_area
+from widgets.controls.layouts import dressed, stack, vbox
+from widgets.theme.fonts import scaled
+from widgets.theme.theme import theme_notifier
 
 NO_RUN = "No earlier run"
+RESULTS = 320
+"""Least height of the results at the default text size."""
 
 
 class BenchPage(QWidget):
@@ -134,10 +140,25 @@ class BenchPage(QWidget):
     def showEvent(self, event: QShowEvent) -> None:
         super().showEvent(event)
         if not self._layout.count():
-            self._layout.addWidget(self.form)
-            self._layout.addWidget(self.views, 1)
+            self._build()
             self._book.reload()
         self._on_changed()
+
+    def _build(self) -> None:
+        """The form is as high as its rows; the results shrink, then all scrolls."""
+        results, policies = Contained(self.views), QSizePolicy.Policy
+        results.setSizePolicy(policies.Ignored, policies.Ignored)
+        # it puts its parts below each other by the width that it has, not by what they would like
+        self.form.setSizePolicy(policies.Ignored, policies.Preferred)
+        self._results = results
+        self._fit()
+        theme_notifier().changed.connect(self._fit)
+        content = dressed(QWidget(), bare=True)
+        vbox(self.form, (results, 1), of=content)
+        self._layout.addWidget(scroll_area(content, "Bench"))
+
+    def _fit(self) -> None:
+        self._results.setMinimumHeight(scaled(RESULTS))
 
     def _run(self, mode: Mode) -> None:
         self.wants_front.emit()

@@ -34,8 +34,10 @@ def save_picture(result: BenchResult | LadderResult, file: Path) -> None:
     if isinstance(result, LadderResult):
         view = LadderView()
         view.show_result(result)
+        header = view.figures.table.horizontalHeader()
     else:
         view = ResultsView()
+        header = view.table.horizontalHeader()
         if len(result.axes) > 1:
             is_memory = result.objective is Objective.MEMORY
             view.show_kind(MEMORY if is_memory else LATENCY)
@@ -43,8 +45,7 @@ def save_picture(result: BenchResult | LadderResult, file: Path) -> None:
     view.bar.hide()
     view.resize(WIDTH, HEIGHT)
     view.ensurePolished()
-    columns = view.table.horizontalHeader().length()
-    view.resize(max(WIDTH, columns + BESIDE), HEIGHT)  # nobody can scroll it
+    view.resize(max(WIDTH, header.length() + BESIDE), HEIGHT)  # nobody can scroll it
     is_written = view.grab().save(str(file))
     view.deleteLater()
     QCoreApplication.sendPostedEvents(view, QEvent.Type.DeferredDelete)

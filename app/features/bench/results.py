@@ -12,13 +12,13 @@ from PySide6.QtWidgets import QFrame, QSplitter, QWidget
 
 from app.bench.goals import NAMES
 from app.bench.point_table import cells, change_cells, heads
-from app.bench.record import BenchResult, answer, axis_title, figure_of
-from app.bench.sweep import CURVE, LOADS, Point
+from app.bench.record import BenchResult, answer, figure_of
+from app.bench.sweep import CURVE, LOADS, Point, axis_title
 from app.features.bench.apply_bar import ApplyBar
-from app.features.bench.figure_table import FigureRow, FigureTable
 from app.features.bench.trials import dots_of, latency_of, memory_mib
 from engine.units import setting_text
 from widgets.controls.combo import ElidedCombo
+from widgets.controls.figure_table import FigureRow, FigureTable
 from widgets.controls.layouts import STRETCH, dressed, hbox, label, stack, vbox, wrapped
 from widgets.plot.curve_plot import Curve, CurvePlot
 from widgets.plot.pareto_plot import ParetoPlot

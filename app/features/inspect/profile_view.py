@@ -7,9 +7,8 @@ from functools import partial
 from pathlib import Path
 
 from PySide6.QtCore import Signal
-from PySide6.QtWidgets import QComboBox, QFileDialog, QMessageBox, QWidget
+from PySide6.QtWidgets import QComboBox, QFileDialog, QMessageBox, QSizePolicy, QWidget
 
-from app.features.bench.figure_table import FigureRow, FigureTable
 from app.link.tasks import run_task
 from engine.errors import ErrorInfo
 from engine.hardware.peaks import Peaks
@@ -24,10 +23,14 @@ from engine.units import (
     figure,
     percent_text,
 )
+from widgets.controls.figure_table import FigureRow, FigureTable
 from widgets.controls.layouts import Label, button, dressed, hbox, vbox
 from widgets.plot.roofline_plot import RoofDot, RooflinePlot
-from widgets.theme.theme import SPACE_1, SPACE_2, SPACE_3
+from widgets.theme.fonts import scaled
+from widgets.theme.theme import SPACE_1, SPACE_2, SPACE_3, theme_notifier
 
+LEAST_PLOT = 150
+"""Least height of the roofline at the default text size; the table scrolls."""
 _KINDS = "Chrome trace (*.json);;Compressed Chrome trace (*.json.gz)"
 
 
@@ -50,11 +53,18 @@ class ProfileView(QWidget):
         self.back = button("Back", self.closed.emit, "Back to the step time breakdown")
         self.plot = RooflinePlot("Roofline")
         self.table: FigureTable[Operation | None] = FigureTable("Operations per step")
+        self.table.setSizeAdjustPolicy(FigureTable.SizeAdjustPolicy.AdjustToContents)
+        self.table.setSizePolicy(QSizePolicy.Policy.Expanding, QSizePolicy.Policy.Maximum)
         vbox(
             hbox((self.heading, 1), self.kind, self.export, self.back, spacing=SPACE_2),
-            (self.plot, 1), (self.table, 1), of=self, spacing=SPACE_1,
+            (self.plot, 1), self.table, of=self, spacing=SPACE_1,
             margins=(SPACE_3, 0, SPACE_3, SPACE_2),
         )  # fmt: skip
+        self._fit()
+        theme_notifier().changed.connect(self._fit)
+
+    def _fit(self) -> None:
+        self.plot.setMinimumHeight(scaled(LEAST_PLOT))
 
     def show_profile(self, event: StepsProfiled, peaks: Peaks) -> None:
         self._event, self._peaks = event, peaks

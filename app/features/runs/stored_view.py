@@ -1,4 +1,4 @@
-"""A stored comparison or broadcast, or a run that failed: verdict, figures, replies."""
+"""A stored comparison, broadcast or ladder, or a run that failed: verdict, figures, replies."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from PySide6.QtCore import Signal
 from PySide6.QtGui import QFont
 from PySide6.QtWidgets import QFrame, QStackedWidget, QWidget
 
+from app.bench import ladder_record
 from app.features.compare.broadcast_view import ReplyGrid
 from app.features.compare.columns import Columns, PromptTable
 from app.features.compare.record import Comparison
@@ -18,6 +19,7 @@ from app.features.quantize.reports import when
 from app.features.runs.difference import difference
 from app.features.runs.difference_view import DifferenceGrid
 from app.features.runs.forms import FORMS
+from app.features.runs.ladder_figures import LadderFigures
 from app.features.runs.verdicts import verdict
 from app.storage.run_records import Kind, RunRecord
 from widgets.controls.frames import scroll_area, scroll_by_keys
@@ -27,8 +29,8 @@ from widgets.theme.fonts import scaled
 from widgets.theme.theme import SPACE_2, SPACE_3, SPACE_4, ui_font
 
 Continue = Callable[[Reply, Any, str], None]
-REPLIES = 240
-"""Least height of the replies at the default text size: below it, the whole run scrolls."""
+BODY = 240
+"""Least height of replies or a ladder at the default text size: below it, the whole run scrolls."""
 
 
 class StoredView(QFrame):
@@ -61,7 +63,8 @@ class StoredView(QFrame):
         self._body = QStackedWidget()
         pairs = QWidget()
         vbox(self.prompts, (self.columns, 1), of=pairs)
-        for widget in (pairs, self.grid, QWidget()):
+        self._pairs, self.ladder, self._nothing = pairs, LadderFigures(), QWidget()
+        for widget in (pairs, self.grid, self.ladder, self._nothing):
             self._body.addWidget(widget)
         content = QWidget()
         content.setProperty("bare", True)
@@ -81,21 +84,29 @@ class StoredView(QFrame):
         self.again.setVisible(run.kind in FORMS)
         self.about.set_text(when(run.created))
         self.verdict.setText(verdict(run))
-        self.table.show_difference(difference([run]))
-        self.table.setVisible(bool(run.sides))
-        body = 2
         try:
-            if run.kind is Kind.COMPARE and run.details:
-                self._show_comparison(comparison_of(run))
-                body = 0
-            elif run.kind is Kind.BROADCAST and run.details:
-                self.grid.show_replies(replies_of(run))
-                body = 1
+            body = self._show_details(run) if run.details else self._nothing
         except (KeyError, TypeError, ValueError) as error:
-            self.verdict.setText(f"The replies of this run are damaged: {error!r}.")
-        self._body.setCurrentIndex(body)
-        self._body.setMinimumHeight(scaled(REPLIES) if body < 2 else 0)
+            body = self._nothing
+            self.verdict.setText(f"The details of this run are damaged: {error!r}.")
+        self._body.setCurrentWidget(body)
+        self._body.setMinimumHeight(0 if body is self._nothing else scaled(BODY))
+        self.table.show_difference(difference([run]))
+        self.table.setVisible(bool(run.sides) and body is not self.ladder)  # which has its own
         self.area.verticalScrollBar().setValue(0)
+
+    def _show_details(self, run: RunRecord) -> QWidget:
+        """Replies or a ladder. Raises KeyError, TypeError or ValueError for damaged details."""
+        if run.kind is Kind.COMPARE:
+            self._show_comparison(comparison_of(run))
+            return self._pairs
+        if run.kind is Kind.BROADCAST:
+            self.grid.show_replies(replies_of(run))
+            return self.grid
+        if run.kind is Kind.LADDER:
+            self.ladder.show_result(ladder_record.from_run(run))
+            return self.ladder
+        return self._nothing
 
     def _show_comparison(self, comparison: Comparison) -> None:
         self._comparison = comparison

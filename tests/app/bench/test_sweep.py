@@ -20,7 +20,7 @@ from app.bench.goals import Goals, RequestLine, parse_goals, quantile
 from app.bench.load import Pace, Run
 from app.bench.point_table import as_csv, as_dict, as_html, export
 from app.bench.ranking import best_under, nearest, users_under
-from app.bench.record import BenchResult, answer, from_run, setting_words, to_run
+from app.bench.record import BenchResult, answer, from_run, to_run
 from app.bench.sweep import (
     Axis,
     Point,
@@ -235,7 +235,7 @@ def test_loads_are_numbers_and_fractions_are_percent() -> None:
         ("gpu_memory_utilization", 0.5, "50 %"),
     ):  # fmt: skip
         point = Point({name: value})
-        assert setting_words(point).endswith(f" {wanted}"), name
+        assert point.label.endswith(f" {wanted}"), name
 
 
 def test_damaged_details_are_a_value_error() -> None:

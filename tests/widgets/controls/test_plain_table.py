@@ -17,7 +17,7 @@ from PySide6.QtWidgets import (
 from pytestqt.qtbot import QtBot
 
 from widgets.controls.layouts import dressed
-from widgets.controls.tables import FittedColumns, dress_table
+from widgets.controls.tables import FittedColumns, SmallFigures, dress_table
 from widgets.theme.theme import apply_text_size, apply_theme
 
 HEADINGS = ("Request", "Queue, ms", "A heading of several words")
@@ -105,3 +105,16 @@ def test_cells_of_a_tree_without_roots_do_too(qapp: QApplication, qtbot: QtBot) 
     tree.addTopLevelItem(QTreeWidgetItem(["HH"]))
     tree.show()
     assert abs(_left_of_text(tree.viewport()) - _left_of_text(tree.header())) <= 1
+
+
+def test_rows_are_as_low_as_before_when_the_text_is_small_again(
+    qtbot: QtBot, qapp: QApplication, table: QTableWidget
+) -> None:
+    SmallFigures(table)
+    table.show()
+    before = table.rowHeight(0)
+    apply_text_size(qapp, 160)
+    assert table.rowHeight(0) > before
+    qapp.processEvents()
+    apply_text_size(qapp, 100)
+    assert table.rowHeight(0) == before

@@ -8,6 +8,7 @@ from PySide6.QtGui import QColor, QMouseEvent
 from PySide6.QtWidgets import QWidget
 from pytestqt.qtbot import QtBot
 
+from widgets.plot.axis import labelled_ticks
 from widgets.plot.painted import NONE
 from widgets.plot.pareto_plot import Dot, ParetoPlot
 from widgets.plot.waterfall import Fall, Waterfall
@@ -98,3 +99,9 @@ def test_a_rung_is_chosen_by_mouse_and_keys(qtbot: QtBot, waterfall: Waterfall) 
     with qtbot.waitSignal(waterfall.chosen) as found:
         qtbot.keyClick(waterfall, Qt.Key.Key_End)
     assert found.args == [3]
+
+
+def test_few_users_have_no_ticks_of_a_fraction(waterfall: Waterfall) -> None:
+    waterfall.show_steps([Fall("naive", 1.0)], "Users")
+    marks = labelled_ticks(waterfall.y_range, waterfall.plot_rect.height(), 30)
+    assert len(marks) > 1 and all(value == round(value) for value, _ in marks)

@@ -10,6 +10,8 @@ from PySide6.QtCore import QEvent, QPoint, QPointF, Qt
 from PySide6.QtGui import QMouseEvent
 from pytestqt.qtbot import QtBot
 
+from app.bench.sweep import Point, Progress
+from app.features.bench.form import Mode
 from app.features.bench.page import BenchPage
 from app.main.application import Application
 from app.storage.intervals import ONE_RUN, difference_of
@@ -22,6 +24,7 @@ from widgets.theme.theme import SPACE_3
 
 __all__ = ["application", "page", "script", "usual_text"]
 OPENS = "/models/tiny"
+TUNED = {"max_num_seqs": 16, "max_num_batched_tokens": 2048, "kv_cache_dtype": "int8"}
 
 
 def sweep(page: BenchPage, name: str, values: str) -> None:
@@ -86,8 +89,16 @@ def test_no_choice_is_cut_in_a_small_window_with_large_text(
     expect_whole(qtbot, form)
     below = form.height() - form.percentile.geometry().bottom()
     assert below <= 2 * SPACE_3  # no empty strip
-    form.show_state(True, "concurrency 8: 3 of 16 requests", 0.2, None)
-    qtbot.waitUntil(lambda: form.status.width() > 0 and not form.status.is_cut())
+    needed = lambda: form.layout().heightForWidth(form.width())
+    for mode in Mode:  # more rows than a low window has room for
+        form.choose(mode)
+        qtbot.waitUntil(lambda: form.height() >= needed())
+        expect_whole(qtbot, form)
+        assert form.width() < page.width()
+    form.choose(Mode.SWEEP)
+    form.show_state(True, str(Progress(Point(TUNED).label, 16, 128, 300.0)), 0.2, None)
+    qtbot.waitUntil(form.status.isVisible)
+    expect_whole(qtbot, form)
     form.show_state(False, "", 0.0, None)
     application.window.resize(1600, 1000)
     set_text(qtbot, application, 100)

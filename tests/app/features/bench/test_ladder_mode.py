@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ from PySide6.QtCore import QEvent, QPointF, Qt
 from PySide6.QtGui import QMouseEvent
 from pytestqt.qtbot import QtBot
 
+from app.bench import ladder_record
 from app.bench.rungs import Quality
 from app.bench.rungs import State as RungState
 from app.features.bench import controller
@@ -76,7 +78,7 @@ def test_all_rungs_are_measured_and_settings_go_back(
     assert all(result.cost(rung) for rung in result.rungs)
     assert [rung.quality for rung in result.rungs][4:6] == [QUALITY, QUALITY]
     assert {(one.quantization, base.quantization) for one, base in compared} >= {("int8", "auto")}
-    assert len(view.plot.steps) == 7 == view.table.figures.rowCount()
+    assert len(view.figures.plot.steps) == 7 == view.figures.table.figures.rowCount()
     runs = kept(page, Kind.LADDER)
     assert [one.state for one in runs] == [State.DONE] and len(runs[0].sides) == 7
     assert not view.bar.apply.isEnabled()  # nothing meets the goal
@@ -99,11 +101,12 @@ def test_users_are_searched_a_rung_is_applied_and_undone(
     wait_restored(qtbot, application, before)
     result, view = page.bench.ladder, page.ladder
     assert result is not None and {rung.users for rung in result.rungs} == {2}
-    column = view.plot.room(1)
-    at = QPointF(column.center().x(), view.plot.plot_rect.center().y())
+    plot = view.figures.plot
+    column = plot.room(1)
+    at = QPointF(column.center().x(), plot.plot_rect.center().y())
     button = Qt.MouseButton.LeftButton
-    view.plot.event(QMouseEvent(QEvent.Type.MouseButtonPress, at, view.plot.mapToGlobal(at),
-                                button, button, Qt.KeyboardModifier.NoModifier))  # fmt: skip
+    plot.event(QMouseEvent(QEvent.Type.MouseButtonPress, at, plot.mapToGlobal(at),
+               button, button, Qt.KeyboardModifier.NoModifier))  # fmt: skip
     assert view.rung is result.rungs[1] and view.settings["batching"] == "continuous"
     view.bar.apply.click()
     value = config_of(application)
@@ -127,7 +130,7 @@ def test_a_setting_that_fails_is_skipped_and_the_ladder_goes_on(
     assert result is not None
     states = {rung.key: rung.state for rung in result.rungs}
     assert states["kv"] is RungState.SKIPPED and states["drafts"] is RungState.MEASURED
-    assert "9 GiB" in result.rungs[5].reason and page.ladder.plot.steps[5].value is None
+    assert "9 GiB" in result.rungs[5].reason and page.ladder.figures.plot.steps[5].value is None
     wait_restored(qtbot, application, before)
 
 
@@ -163,5 +166,12 @@ def test_exports_and_the_run_in_runs(
     qtbot.waitUntil(lambda: all(file.exists() and file.stat().st_size > 100 for file in files))
     application.window.show_widget(application.pages.runs)
     stored = application.pages.runs.detail.stored
-    stored.show_run(kept(page, Kind.LADDER)[0])
+    stored.show_run(ladder_record.to_run(result))
     assert stored.verdict.text() == result.answer
+    users = [rung.users for rung in result.rungs]
+    assert [step.value for step in stored.ladder.plot.steps] == users
+    assert stored.ladder.table.figures.rowCount() == len(result.rungs)
+    assert stored.ladder.isVisibleTo(stored) and stored.table.isHidden()
+    damaged = replace(ladder_record.to_run(result), details={"rungs": 3})
+    stored.show_run(damaged)
+    assert not stored.ladder.isVisibleTo(stored) and not stored.table.isHidden()

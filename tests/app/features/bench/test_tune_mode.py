@@ -14,6 +14,7 @@ from app.features.bench.results import LATENCY, MEMORY
 from app.features.tune.server_dialog import ServerDialog
 from app.main.application import Application
 from app.storage.run_records import Kind, State
+from engine.config import SETTINGS
 from tests.app.features.bench.bench_fixtures import (
     WAIT_MS,
     config_of,
@@ -157,3 +158,15 @@ def test_axes_without_values_are_errors(search: BenchPage) -> None:
     search.form.varied[0].line.setText("many")
     run(search, Mode.TUNE, AMPLE)
     assert not search.form.error.isHidden() and not search.bench.is_running
+
+
+def test_progress_names_settings_as_the_form_does(qtbot: QtBot, search: BenchPage) -> None:
+    seen: list[str] = []
+    search.bench.changed.connect(lambda: seen.append(search.form.status.text()))
+    run(search, Mode.TUNE, AMPLE)
+    wait_end(qtbot, search)
+    shown = {text.partition(":")[0] for text in seen if text}
+    places = {point.label for point in search.bench.result.points}
+    assert shown & places, "beside the calibration"
+    assert all(SETTINGS["max_num_seqs"].label in place for place in shown & places)
+    assert not any("max_num_seqs" in text for text in shown)

@@ -12,7 +12,7 @@ from PySide6.QtWidgets import QApplication
 from pytestqt.qtbot import QtBot
 
 from app.features.inspect.bottleneck import PROFILED_STEPS, BottleneckPanel
-from app.features.inspect.profile_view import ProfileView
+from app.features.inspect.profile_view import LEAST_PLOT, ProfileView
 from engine.hardware.peaks import Peaks
 from engine.messages import PeaksMeasured, ProfileSteps, StepsProfiled
 from engine.snapshot.profile import DECODE, PREFILL, REST, Operation, StepsProfile
@@ -70,6 +70,24 @@ def test_without_peaks_a_profile_is_not_shown_and_it_is_said(qtbot: QtBot) -> No
     panel.show()
     panel.show_profile(EVENT)
     assert "peaks" in panel.profile_line.text() and not panel.profile.isVisible()
+
+
+def test_words_are_at_the_left_and_the_table_is_no_higher_than_its_rows(
+    qtbot: QtBot, panel: BottleneckPanel
+) -> None:
+    panel.resize(1180, 1400)
+    panel.show_profile(EVENT)
+    view, model = panel.profile, panel.profile.table.figures
+    role, sides = Qt.ItemDataRole.TextAlignmentRole, Qt.AlignmentFlag
+    for place, heading in enumerate(HEADINGS):
+        side = sides.AlignLeft if heading in ("Operation", "Kernel", "Bound") else sides.AlignRight
+        assert model.data(model.index(0, place), role) & side, heading
+        assert model.headerData(place, Qt.Orientation.Horizontal, role) & side, heading
+    bar = view.table.verticalScrollBar()
+    qtbot.waitUntil(lambda: view.table.height() < 200 and view.plot.height() > 1000)
+    assert bar.maximum() == 0  # every row is seen
+    panel.resize(1180, 250)
+    qtbot.waitUntil(lambda: panel.height() < 300 and view.plot.height() == LEAST_PLOT)
 
 
 def test_the_table_has_the_operations_and_the_rest(panel: BottleneckPanel) -> None:

@@ -8,7 +8,7 @@ import pytest
 from PySide6.QtWidgets import QApplication
 from pytestqt.qtbot import QtBot
 
-from app.features.runs.stored_view import REPLIES, StoredView
+from app.features.runs.stored_view import BODY, StoredView
 from app.storage.run_records import Kind, Measured, RunRecord, RunSide
 from widgets.theme.fonts import scaled
 from widgets.theme.theme import apply_text_size
@@ -33,8 +33,8 @@ def test_a_run_scrolls_where_it_does_not_fit(qtbot: QtBot) -> None:
     view.show()
     bar = view.area.verticalScrollBar()
     qtbot.waitUntil(lambda: bar.maximum() > 0)
-    assert view.grid.height() >= scaled(REPLIES)
+    assert view.grid.height() >= scaled(BODY)
     assert view.table.height() >= view.table.minimumSizeHint().height()
     view.resize(520, 2000)
     qtbot.waitUntil(lambda: bar.maximum() == 0)
-    assert view.grid.height() > scaled(REPLIES)  # and takes what is left
+    assert view.grid.height() > scaled(BODY)  # and takes what is left

@@ -8,6 +8,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 from PySide6.QtCore import QModelIndex, Qt, Signal
 from PySide6.QtWidgets import QHeaderView, QTableView
 
+from engine.units import NOTHING
 from widgets.controls.tables import Index, RowTable, SmallFigures, dress_table
 from widgets.theme.theme import theme
 
@@ -24,15 +25,26 @@ class FigureRow(NamedTuple, Generic[T]):
 
 
 class FigureModel(RowTable[FigureRow[T]]):
-    def __init__(self, ends_in_words: bool) -> None:
+    """Figures are right-aligned; columns of words left-aligned."""
+
+    def __init__(self) -> None:
         super().__init__()
         self.headings: Sequence[str] = ()
-        self._ends_in_words = ends_in_words
+        self._figures: frozenset[int] = frozenset()  # columns
+
+    def show(self, headings: Sequence[str], rows: Sequence[FigureRow[T]]) -> None:
+        self.headings = headings
+        columns = zip(*(row.texts for row in rows), strict=True)
+        self._figures = frozenset(
+            place for place, texts in enumerate(columns)
+            if all(map(_is_figure, filter(None, texts)))
+        )  # fmt: skip
+        self.set_rows(list(rows))
 
     def _alignment(self, column: int) -> Qt.AlignmentFlag:
-        is_text = self._ends_in_words and column == len(self.headings) - 1
         sides = Qt.AlignmentFlag
-        return (sides.AlignLeft if is_text else sides.AlignRight) | sides.AlignVCenter
+        side = sides.AlignRight if column in self._figures else sides.AlignLeft
+        return side | sides.AlignVCenter
 
     def columnCount(self, parent: Index = QModelIndex()) -> int:  # noqa: B008 - Qt's signature
         return 0 if parent.isValid() else len(self.headings)
@@ -62,6 +74,10 @@ class FigureModel(RowTable[FigureRow[T]]):
         return None
 
 
+def _is_figure(text: str) -> bool:
+    return text == NOTHING or any(one.isdigit() for one in text[:2])
+
+
 class FigureTable(QTableView, Generic[T]):
     """`picked`: another row was selected. ends_in_words: the last column is a text, with the rest
     of the width."""
@@ -70,7 +86,7 @@ class FigureTable(QTableView, Generic[T]):
 
     def __init__(self, name: str, *, ends_in_words: bool = False) -> None:
         super().__init__()
-        self.figures: FigureModel[T] = FigureModel(ends_in_words)
+        self.figures: FigureModel[T] = FigureModel()
         self.setModel(self.figures)
         dress_table(self, name)
         SmallFigures(self)
@@ -82,8 +98,7 @@ class FigureTable(QTableView, Generic[T]):
     def show_rows(self, headings: Sequence[str], rows: Sequence[FigureRow[T]]) -> None:
         """The selected row stays selected."""
         chosen = self.currentIndex().row()
-        self.figures.headings = headings
-        self.figures.set_rows(list(rows))
+        self.figures.show(headings, rows)
         self._stretch()
         if 0 <= chosen < self.figures.rowCount():
             self.selectRow(chosen)
