@@ -179,11 +179,12 @@ def _leaks(threads: set[threading.Thread], timers: set[int], windows: set[int]) 
     from PySide6.QtCore import QCoreApplication, QEvent
 
     QCoreApplication.sendPostedEvents(None, QEvent.Type.DeferredDelete)
+    problems: list[str] = []
     if _active_timers() - timers or _windows() - windows:
         gc.collect()  # what only a reference cycle keeps is not a leak
         QCoreApplication.sendPostedEvents(None, QEvent.Type.DeferredDelete)
-    problems = [f"leaked timer: {_timer_name(t)}" for t in _active_timers() - timers]
-    problems += [f"leaked window: {_window_name(w)}" for w in _windows() - windows]
+        problems += [f"leaked timer: {_timer_name(t)}" for t in _active_timers() - timers]
+        problems += [f"leaked window: {_window_name(w)}" for w in _windows() - windows]
     if _new_threads(threads):
         gc.collect()  # a tokenizer ends its threads when nothing refers to it
     began = time.monotonic()
