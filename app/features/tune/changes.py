@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from app.features.tune.forecast import Forecast
 from engine.config import SETTINGS, differences_text
 from widgets.live.metric_store import PASSED_S
 
@@ -17,7 +18,7 @@ class Change:
     """since, at: engine time of its first and last step. text: "Max running requests 16 → 3".
     state: the user's choices from then on that differ from the defaults. result: the measured
     effect in words, "" without one. is_quiet: it has none, and the result before it stays.
-    is_lesson: a lesson made or asked for it."""
+    is_lesson: a lesson made or asked for it. forecast: of this change, from before it."""
 
     since: float
     at: float
@@ -27,6 +28,7 @@ class Change:
     result: str = ""
     is_quiet: bool = False
     is_lesson: bool = False
+    forecast: Forecast | None = None
 
     @property
     def title(self) -> str:
@@ -73,6 +75,16 @@ class ChangeHistory:
     def latest(self) -> Change | None:
         """The last change that is not quiet; None before the first."""
         return next((one for one in reversed(self.entries[1:]) if not one.is_quiet), None)
+
+    def keep_forecast(self, forecast: Forecast) -> None:
+        """With the latest change, if it is of that one."""
+        latest = self.latest
+        if latest is None:
+            return
+        before = self.entries[self.entries.index(latest) - 1]
+        made = differences(before.state, latest.state)
+        if forecast.changes == {name: value for name, (_, value) in made.items()}:
+            latest.forecast = forecast
 
     def way_back(self, entry: Change) -> dict[str, Any]:
         """The settings that going back to `entry` changes, and their values."""

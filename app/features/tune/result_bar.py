@@ -61,7 +61,7 @@ class ResultBar(QFrame):
         self.verdicts: list[Verdict] = []
         self.text = HINT
         self.forecast: Callable[[], Forecast | None] = lambda: None
-        """Of the newest change, from before it."""
+        """Of the settings that were applied last."""
         self._kept: Change | None = None
         self._quiet: Choices | None = None
         self._earlier: Change | None = None  # than the lesson: it would be read as its result
@@ -154,6 +154,8 @@ class ResultBar(QFrame):
 
     def refresh(self) -> None:
         """Once a second while visible and the range after the change may grow."""
+        if (forecast := self.forecast()) is not None:
+            self.changes.keep_forecast(forecast)
         latest = self._latest
         ranges = self._ranges(latest) if latest is not None else None
         self.verdicts = judge(self._store, *ranges) if ranges is not None else []
@@ -194,10 +196,12 @@ class ResultBar(QFrame):
             filter(None, (*(v.words for v in self._claims), self._otherwise))
         )
         self.text = ": ".join(filter(None, (self._what, words))) or HINT
+        details = ""
         if latest is not None and ranges is not None:
             latest.result = words
             self.list.show_result()
-        self.detail.setText(self._confidence(ranges) if ranges is not None else "")
+            details = self._confidence(latest, ranges)
+        self.detail.setText(details)
         self.detail.setVisible(bool(self.detail.text()))
         self.list_button.setEnabled(bool(self.changes.entries))
         is_kept = latest is not None and latest is self._kept
@@ -206,7 +210,7 @@ class ResultBar(QFrame):
             not is_kept and any(v.before.count and v.after.count for v in self.verdicts)
         )
 
-    def _confidence(self, ranges: tuple[TimeRange, TimeRange]) -> str:
+    def _confidence(self, latest: Change, ranges: tuple[TimeRange, TimeRange]) -> str:
         a, b = ranges
         before, after = (self._store.completed(*stretch) for stretch in ranges)
         parts = list[str]()
@@ -219,10 +223,9 @@ class ResultBar(QFrame):
             f"{before:,} → {after:,} requests completed in {duration_text(a.seconds)} → "
             f"{duration_text(b.seconds)}"
         )
-        forecast = self.forecast()
-        if forecast is not None:
+        if latest.forecast is not None:
             found = Headline.of(self._store, *b) if b.seconds >= LEAST_MEASURED_S else NOTHING
-            parts.append(forecast.outcome(found))
+            parts.append(latest.forecast.outcome(found))
         parts.append(busy_text(max(self._store.other_cores(*stretch) for stretch in ranges)))
         return " · ".join(filter(None, parts))
 

@@ -229,6 +229,16 @@ def test_a_stored_sweep_comes_back_whole(tmp_path: Path) -> None:
     assert kept.state is State.DONE and "points" not in store.listed(kept).details
 
 
+def test_the_throughput_of_a_run_is_that_of_its_table() -> None:
+    """Output tokens alone, as in the runs of other kinds."""
+    made = result()
+    best, side = made.best, to_run(made).sides[0].figures
+    assert best is not None
+    assert best.figures["total_tokens_per_s"] > best.figures["output_tokens_per_s"]
+    assert side["total_tokens_per_s"].value == best.figures["output_tokens_per_s"]
+    assert side["total_tokens_per_s"].samples == tuple(best.samples("output_tokens_per_s"))
+
+
 def test_loads_are_numbers_and_fractions_are_percent() -> None:
     for name, value, wanted in (
         ("request_rate", 2.0, "2"), ("request_rate", 0.5, "0.5"), ("concurrency", 64, "64"),

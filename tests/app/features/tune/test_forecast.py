@@ -18,7 +18,7 @@ from app.features.tune.forecaster import Forecaster
 from app.features.tune.result_bar import ResultBar
 from app.link.bridge import EngineBridge
 from app.main.application import Application
-from engine.config import EngineConfig
+from engine.config import SETTINGS, EngineConfig
 from engine.errors import ConfigError
 from engine.simulate.engine import SimulatedEngine
 from engine.simulate.traffic import Traffic
@@ -276,12 +276,36 @@ def test_the_result_of_a_change_has_the_error_of_its_prediction(
     assert measured is not None
     without = bar.detail.text()
     expected: Any = SimpleNamespace(
+        changes={"max_num_seqs": 8},
         outcome=lambda found: f"predicted {found.output:.3f}" if found.output else "nothing"
     )
     bar.forecast = lambda: expected
     bar.refresh()
     assert bar.detail.text() != without
     assert any(value == pytest.approx(measured, rel=0.1) for value in numbers(bar.detail.text()))
+
+
+def test_a_result_keeps_its_prediction(qtbot: QtBot, snapshots: list[EngineSnapshot]) -> None:
+    """Settings that are put back without a result, as after a lesson, have another one."""
+    store, marks = store_of(snapshots), MarkLog()
+    bar = ResultBar(store, marks, lambda: SECONDS)
+    qtbot.addWidget(bar)
+    bar.opened("model", {})
+    other, own = (
+        SimpleNamespace(changes={"max_num_seqs": value}, outcome=lambda _, value=value: f"= {value}")
+        for value in (SETTINGS["max_num_seqs"].default, 8)
+    )
+    marks.add(Mark(4.0, "Max running requests 16 → 8"))
+    bar.changed("Max running requests 16 → 8", {"max_num_seqs": 8})
+    applied: Any = own
+    bar.forecast = lambda: applied
+    bar.refresh()
+    assert "= 8" in bar.detail.text()
+    bar.end_lesson({})
+    applied = other
+    marks.add(Mark(12.0, "Max running requests 8 → 16"))
+    bar.changed("Max running requests 8 → 16", {})
+    assert "= 8" in bar.detail.text() and bar.detail.text().count("=") == 1
 
 
 def test_a_bridge_has_the_signals() -> None:
