@@ -15,7 +15,7 @@ from app.bench.differences import differences, has_interval
 from app.bench.export import html_page, write
 from app.bench.goals import FIGURES, NAMES
 from app.bench.ranking import pareto, users_under
-from app.bench.record import COLUMNS, BenchResult, answer, figure_of, level_of
+from app.bench.record import COLUMNS, BenchResult, figure_of, level_of
 from app.bench.sweep import Point, axis_title, value_words
 from app.storage.intervals import ONE_RUN
 from engine.units import NOTHING, change_text, duration_text, rate_text
@@ -120,7 +120,7 @@ def as_text(result: BenchResult) -> str:
         for row in rows
     ]
     lines += [f"{p.label} failed: {p.error}" for p in result.points if p.error]
-    found = answer(result.points, result.goals, result.objective) if result.goals.limits else ""
+    found = result.answer if result.goals.limits else ""
     return "\n".join([*lines, "", found]).rstrip()
 
 
@@ -150,7 +150,7 @@ def as_html(result: BenchResult) -> str:
     as JSON."""
     return html_page(
         f"{result.model}, {result.work}", f"{result.created} · {result.precision}",
-        answer(result.points, result.goals, result.objective), _svg(result),
+        result.answer, _svg(result),
         [heads(result), *(cells(point, result) for point in result.points)],
         as_dict(result),
     )  # fmt: skip

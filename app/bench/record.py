@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 
+from app.bench.doubt import runs_text, uncertain_text, unreached_text
 from app.bench.goals import Goals
 from app.bench.ranking import Objective, best_under, memory_of, nearest, users_under
 from app.bench.sweep import Point
@@ -43,6 +44,17 @@ class BenchResult:
     def best(self) -> Point | None:
         """The best point under the goals."""
         return best_under(self.points, self.goals, self.objective) if self.goals.limits else None
+
+    @property
+    def answer(self) -> str:
+        """Which point meets the goals, and how far that can be trusted."""
+        text = answer(self.points, self.goals, self.objective)
+        if not text or not self.goals.limits:
+            return text
+        best = self.best
+        doubt = uncertain_text(best, self.goals) if best is not None else ""
+        more = unreached_text(self.points), runs_text(self.points, self.rounds, self.state)
+        return " ".join(filter(None, (text, doubt, *more)))
 
     @property
     def axes(self) -> list[str]:
@@ -109,7 +121,7 @@ def to_run(result: BenchResult) -> RunRecord:
     failed = next((point.error for point in points if point.error), "")
     state = State.FAILED if best is None and failed else result.state
     details = {
-        "work": result.work, "answer": answer(points, result.goals, result.objective),
+        "work": result.work, "answer": result.answer,
         "rounds": result.rounds, "goals": msgspec.to_builtins(result.goals),
         "objective": result.objective.value,
         "points": msgspec.to_builtins(list(points)),

@@ -187,7 +187,8 @@ def _prompt_line(file: Path, number: int, line: str) -> PromptLine:
     try:
         entry = decode_json(line.encode(), dict, f"{file}, line {number},")
     except CheckpointError as error:
-        raise TextError(error.cause, f"Expected format: {_EXAMPLE}.") from error
+        cause = error.cause.replace(" at line 1, column", " at column")  # of this line
+        raise TextError(cause, f"Expected format: {_EXAMPLE}.") from error
     if ("prompt" in entry) == ("messages" in entry):
         both = 'has both "prompt" and "messages"' if "prompt" in entry else ""
         raise wrong(both or 'has neither "prompt" nor "messages"')

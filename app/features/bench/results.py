@@ -12,7 +12,7 @@ from PySide6.QtWidgets import QFrame, QSplitter, QWidget
 
 from app.bench.goals import NAMES
 from app.bench.point_table import cells, change_cells, heads
-from app.bench.record import BenchResult, answer, figure_of
+from app.bench.record import BenchResult, figure_of
 from app.bench.sweep import CURVE, LOADS, Point, axis_title
 from app.features.bench.apply_bar import ApplyBar
 from app.features.bench.trials import dots_of, latency_of, memory_mib
@@ -95,8 +95,7 @@ class ResultsView(QFrame):
 
     def show_result(self, result: BenchResult | None) -> None:
         self.result = result
-        self.answer.setText(answer(result.points, result.goals, result.objective)
-            if result is not None else EMPTY)
+        self.answer.setText(result.answer if result is not None else EMPTY)
         self._fill()
         self._draw()
 

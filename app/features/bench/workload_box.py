@@ -46,7 +46,8 @@ class WorkloadBox(ElidedCombo):
             self.addItem(title)
         self.setMinimumContentsLength(16)
         names = [work.name for work, _ in self._works]
-        self.setCurrentIndex(names.index(FIRST))
+        self._row = names.index(FIRST)  # the choice until other prompts are read
+        self.setCurrentIndex(self._row)
         self.activated.connect(self._on_activated)
 
     @property
@@ -73,16 +74,18 @@ class WorkloadBox(ElidedCombo):
         else:
             self._works[place] = choice
             self.setItemText(place, text)
+        self._row = place
         self.setCurrentIndex(place)
         self.chosen.emit(work)
 
     def _refuse(self, problem: ErrorInfo) -> None:
-        self.setCurrentIndex(0)
+        self.setCurrentIndex(self._row)
         self.failed.emit(problem)
 
     def _on_activated(self, row: int) -> None:
         self._reading.cancel()
         if row < len(self._works):
+            self._row = row
             return
         title = self.itemText(row)
         if title in self._sources:
@@ -92,4 +95,4 @@ class WorkloadBox(ElidedCombo):
         if file:
             self.open_file(Path(file))
         else:
-            self.setCurrentIndex(0)
+            self.setCurrentIndex(self._row)

@@ -35,11 +35,13 @@ USE = "Use this engine for chats and views; existing chats are kept"
 
 
 class EngineCards(QWidget):
-    """`use_wanted(connection)`, `back_wanted`; `edit_wanted(its id)`."""
+    """`use_wanted(connection)`, `back_wanted`; `edit_wanted(its id)`. `polled(its id,
+    LinkState)`."""
 
     use_wanted = Signal(object)
     back_wanted = Signal()
     edit_wanted = Signal(str)
+    polled = Signal(str, object)
 
     def __init__(
         self,
@@ -106,6 +108,7 @@ class EngineCards(QWidget):
         watcher.recognised.connect(
             lambda probe: store.update(known, server_type=probe.server_type, version=probe.version)
         )
+        watcher.changed.connect(lambda: self.polled.emit(known, watcher.state))
         self._keys[connection.id] = key
         if launch is None:
             card = ConnectionCard(watcher, self._metrics, self._clock)

@@ -19,7 +19,7 @@ from app.clients.connection import (
     suggested_name,
     without_credentials,
 )
-from app.clients.target import Probe, Target
+from app.clients.target import LinkState, Probe, Target
 from app.features.serve.connection_form import ConnectionForm
 from app.features.serve.connections import ConnectionStore, probe
 from app.features.serve.launch_panel import LaunchPanel
@@ -50,6 +50,7 @@ class ConnectionsPanel(QWidget):
         self._chosen = ""  # id; "" for a new one
         self._task: Task | None = None
         self._found: tuple[Target, Probe] | None = None  # who answered last
+        self._refused = ""  # id of the connection whose test failed, as it is saved
         self.list = dressed(QListWidget(), "Connections")
         self.list.setFixedHeight(ROWS * (self.fontMetrics().height() + SPACE_2) + SPACE_2)
         self.add = button("Connect…", self.begin, "Add a server that is running already")
@@ -220,7 +221,13 @@ class ConnectionsPanel(QWidget):
         self._forget_test()
         self._renew()
 
+    def polled(self, connection_id: str, state: LinkState) -> None:
+        """A server that answers its card is no longer one whose test failed."""
+        if connection_id == self._refused and state is LinkState.LIVE:
+            self._forget_test()
+
     def _forget_test(self) -> None:
+        self._refused = ""
         if self._task is not None:
             self._task.cancel()
             self._task = None
@@ -268,6 +275,9 @@ class ConnectionsPanel(QWidget):
     def _on_no_probe(self, error: ErrorInfo) -> None:
         self._task = None
         self.form.test.setEnabled(True)
+        chosen, (_, url, key, _) = self.chosen, self.form.values
+        if chosen is not None and (url, key) == (chosen.base_url, self._store.key(chosen)):
+            self._refused = chosen.id
         self.form.say(error.cause, "error", error.remedy)
 
 

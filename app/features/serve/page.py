@@ -188,6 +188,7 @@ class ServerPage(QWidget):
         self.cards.use_wanted.connect(self.switch.use)
         self.cards.back_wanted.connect(self.switch.back)
         self.cards.edit_wanted.connect(self.edit)
+        self.cards.polled.connect(self.connections.polled)
         self.switch.edit_wanted.connect(self.edit)
         self.switch.changed.connect(self.cards.mark)
         self.engines.edit_wanted.connect(self.edit)

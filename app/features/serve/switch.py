@@ -127,9 +127,10 @@ class EngineSwitch(QObject):
         log.info("using engine %s at %s", connection.name, connection.base_url)
         self.current = connection
         self.changed.emit()
+        name, url = connection.name, connection.base_url
         self.notice.emit(
             Notice(
-                NOTICE, f"Using {connection.name} at {connection.base_url}.",
+                NOTICE, f"Using {url}." if name in url else f"Using {name} at {url}.",
                 f"{SWITCHED} {SERVER_STOPS}" if serves else SWITCHED,
                 actions=(("Use local engine", self.back),),
             )

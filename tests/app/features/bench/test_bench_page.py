@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from PySide6.QtCore import QEvent, QPoint, QPointF, Qt
 from PySide6.QtGui import QMouseEvent
+from PySide6.QtWidgets import QFileDialog
 from pytestqt.qtbot import QtBot
 
 from app.bench.sweep import Point, Progress
@@ -20,6 +21,7 @@ from tests.app.cuts import expect_whole
 from tests.app.fakes import Script
 from tests.app.features.bench.bench_fixtures import page, wait_end
 from tests.app.window_fixtures import application, open_model, script, set_text, usual_text
+from tests.figures import numbers
 from widgets.theme.theme import SPACE_3
 
 __all__ = ["application", "page", "script", "usual_text"]
@@ -181,17 +183,40 @@ def test_an_engine_that_goes_away_ends_the_sweep(
 
 
 def test_bad_values_and_files_are_errors_in_the_form(
-    qtbot: QtBot, page: BenchPage, tmp_path: Path
+    qtbot: QtBot, page: BenchPage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """And leave the choice as it was."""
     sweep(page, "concurrency", "1, many")
     assert not page.form.error.isHidden() and not page.bench.is_running
     file = tmp_path / "prompts.jsonl"
     file.write_text("{no json\n", encoding="utf-8")
-    before = page.form.workload.count()
+    box = page.form.workload
+    before, chosen = box.count(), box.currentText()
     page.form._show_error(None)
+    box.setCurrentIndex(before - 1)
     page.form.open_file(file)
     qtbot.waitUntil(lambda: not page.form.error.isHidden())
-    assert page.form.workload.count() == before
+    assert box.count() == before and box.currentText() == chosen
+    monkeypatch.setattr(QFileDialog, "getOpenFileName", lambda *_: ("", ""))
+    box.setCurrentIndex(before - 1)
+    box.activated.emit(before - 1)
+    assert box.currentText() == chosen
+
+
+def test_an_answer_before_the_end_has_its_number_of_runs(
+    qtbot: QtBot, page: BenchPage
+) -> None:
+    """And progress has the name of the setting as the form has it."""
+    page.form.rounds.setValue(2)
+    page.form.limits["itl"].setValue(100_000)
+    answers, texts = list[str](), list[str]()
+    page.bench.changed.connect(lambda: answers.append(page.results.answer.text()))
+    page.bench._moved.connect(lambda progress: texts.append(str(progress)))
+    sweep(page, "max_num_seqs", "2, 3")
+    wait_end(qtbot, page)
+    assert any({1, 4} <= set(numbers(text)) for text in answers)
+    assert texts and all(text.startswith("Max running requests") for text in texts)
+    assert 4 not in numbers(page.results.answer.text())
 
 
 def test_dragging_the_line_moves_the_goal(qtbot: QtBot, page: BenchPage) -> None:

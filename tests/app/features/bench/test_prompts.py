@@ -78,8 +78,9 @@ def test_chats_are_swept(qtbot: QtBot, application: Application) -> None:
         box.setCurrentIndex(box.findText("Prompts of chats"))
         box.activated.emit(box.currentIndex())
 
+    before = box.currentIndex()
     choose()
-    qtbot.waitUntil(lambda: not page.form.error.isHidden() and box.currentIndex() == 0)
+    qtbot.waitUntil(lambda: not page.form.error.isHidden() and box.currentIndex() == before)
     application.window.show_page(0)
     for text in ("What is a KV cache?", "And a block?"):
         send(qtbot, application, text)

@@ -174,6 +174,8 @@ def test_one_that_was_down_is_recognised_when_it_comes_up(
     assert made.server_type is None
     card = page.cards.cards[made.id]
     qtbot.waitUntil(lambda: "refused" in card.state.text(), timeout=WAIT_MS)
+    form = page.connections.form
+    assert "refused" in form.result.text()
     again = Elsewhere(port=port)
     try:
         qtbot.waitUntil(
@@ -181,5 +183,6 @@ def test_one_that_was_down_is_recognised_when_it_comes_up(
         )
         fresh = page.cards.cards[made.id]
         qtbot.waitUntil(lambda: fresh.watcher.state is LinkState.LIVE, timeout=WAIT_MS)
+        assert not form.result.text() and not form.details.text()
     finally:
         again.close()

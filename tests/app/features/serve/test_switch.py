@@ -257,3 +257,14 @@ def test_a_server_of_another_make_that_stops_in_mid_reply(
     page.switch.back()
     qtbot.waitUntil(lambda: not application.bridge.is_remote, timeout=WAIT_MS)
     assert chat.current.path()[-1].text == "all of it"
+
+
+def test_a_connection_named_after_its_address_is_named_once(
+    qtbot: QtBot, application: Application, page: ServerPage, elsewhere: Elsewhere
+) -> None:
+    for name in ("lab", elsewhere.url.removeprefix("http://")):
+        page.switch.use(keep(page, elsewhere, name))
+        wait_for_model(qtbot, application, "far")
+        qtbot.waitUntil(lambda: "elsewhere" in application.notices.keys, timeout=WAIT_MS)
+        notice = application.notices.notice("elsewhere")
+        assert notice is not None and notice.cause.count(name) == 1

@@ -1,0 +1,51 @@
+"""How far the answer of a sweep can be trusted. No Qt."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from app.bench.goals import FIGURES, NAMES, Goals, level_at
+from app.bench.sweep import Point
+from app.storage.intervals import half_interval
+from app.storage.run_records import State
+from engine.units import counted, duration_text
+
+LIMIT = "max_num_seqs"
+
+
+def runs_text(points: Sequence[Point], rounds: int, state: State) -> str:
+    """ "So far 1 of 18 runs." of a sweep that has not run whole; a search has no total."""
+    words = {State.RUNNING: "So far", State.STOPPED: "Stopped after"}.get(state)
+    if words is None:
+        return ""
+    done = sum(len(point.rounds) for point in points)
+    total = sum(len(p.rounds) if p.error else max(rounds, len(p.rounds)) for p in points)
+    of = f"{done:,} of " if done < total else ""
+    return f"{words} {of}{counted(total, 'run')}."
+
+
+def uncertain_text(point: Point, goals: Goals) -> str:
+    """ "Not certain: ITL p99 46 ms ±9.1 ms." where the 95 % interval of a latency that meets its
+    goal exceeds it."""
+    found = []
+    for name, limit in goals.limits.items():
+        key = FIGURES[name]
+        level = level_at(point.figures[key], goals.percentile)
+        levels = (level_at(one[key], goals.percentile) for one in point.rounds)
+        half = half_interval([each for each in levels if each is not None])
+        if level is not None and half is not None and level <= limit < level + half:
+            ms = f"{duration_text(level / 1000)} ±{duration_text(half / 1000)}"
+            found.append(f"{NAMES[name]} p{goals.percentile} {ms}")
+    return f"Not certain: {', '.join(found)}." if found else ""
+
+
+def unreached_text(points: Sequence[Point]) -> str:
+    """Of limits of the batch that no batch came up to: they all measure the same."""
+    known = [p for p in points if LIMIT in p.settings and "max_concurrent_requests" in p.figures]
+    if not known:
+        return ""
+    most = max(point.figures["max_concurrent_requests"] for point in known)
+    above = [point for point in known if point.settings[LIMIT] > most]
+    if not above:
+        return ""
+    return f"At most {counted(most, 'request')} ran at once: higher limits were not reached."

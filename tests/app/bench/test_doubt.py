@@ -1,0 +1,68 @@
+"""How far the answer of a sweep can be trusted."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from app.bench.doubt import runs_text, uncertain_text, unreached_text
+from app.bench.goals import Goals
+from app.bench.record import BenchResult, answer
+from app.bench.sweep import Point
+from app.storage.run_records import State
+from tests.figures import numbers
+
+
+def point(limit: int, *itl: float, most: int = 8, **more: Any) -> Point:
+    """`itl`: of each run; `most`: requests that ran at once."""
+    level = {"p50": sum(itl) / len(itl), "p99": None, "max": max(itl)} if itl else {}
+    figures = {
+        "completed": 4, "failed": 0, "duration_s": 1.0, "output_tokens_per_s": 10.0 * limit,
+        "itl_ms": level, "max_concurrent_requests": most,
+    }  # fmt: skip
+    rounds = [{"itl_ms": {"p50": one, "p99": None, "max": one}} for one in itl]
+    return Point({"max_num_seqs": limit}, rounds, figures if itl else {}, **more)
+
+
+def test_a_sweep_that_has_not_run_whole_has_its_number_of_runs() -> None:
+    points = [point(1, 10.0, 10.0), point(2, 20.0), point(4)]
+    assert numbers(runs_text(points, 3, State.RUNNING)) == [3, 9]
+    assert numbers(runs_text(points, 3, State.STOPPED)) == [3, 9]
+    assert runs_text(points, 3, State.DONE) == ""
+    failed = [*points, point(8, error="Gone.")]  # is not run again
+    assert numbers(runs_text(failed, 3, State.RUNNING)) == [3, 9]
+    assert numbers(runs_text(points[:1], 1, State.RUNNING)) == [2]  # a search: no total
+
+
+@pytest.mark.parametrize(
+    ("itl", "is_certain"),
+    [((48.0, 50.0, 46.0), False), ((40.0, 40.1, 39.9), True), ((48.0,), True), ((60.0, 80.0), True)],
+)
+def test_a_goal_within_the_interval_is_not_certain(itl: tuple[float, ...], is_certain: bool) -> None:
+    """One run has no interval; what misses its goal is not doubted."""
+    text = uncertain_text(point(4, *itl), Goals(itl=50, percentile=50))
+    assert (text == "") is is_certain
+    if not is_certain:
+        assert numbers(text)[-2:] == pytest.approx([48, 4.97], abs=0.05)
+
+
+def test_limits_that_no_batch_came_up_to() -> None:
+    points = [point(1, 10.0, most=1), point(8, 20.0), point(16, 21.0), point(32, 20.0)]
+    assert numbers(unreached_text(points)) == [8]
+    assert unreached_text(points[:2]) == ""
+    other = Point({"concurrency": 4}, [{}], {"max_concurrent_requests": 4})
+    assert unreached_text([other]) == ""
+
+
+def test_the_answer_of_a_result_has_them_all() -> None:
+    points, goals = (point(4, 48.0, 50.0, 46.0), point(16, 60.0)), Goals(itl=50, percentile=50)
+    made = BenchResult("tiny", "BF16", "work", points, goals, State.STOPPED, rounds=3)
+    assert made.answer.startswith(answer(points, goals))
+    extra = made.answer.removeprefix(answer(points, goals))
+    assert all(text in extra for text in (
+        uncertain_text(points[0], goals), unreached_text(points),
+        runs_text(points, 3, State.STOPPED),
+    ))  # fmt: skip
+    aimless = BenchResult("tiny", "BF16", "work", points, Goals(), State.STOPPED, rounds=3)
+    assert aimless.answer == answer(points, Goals())
