@@ -37,9 +37,16 @@ def test_a_sweep_that_has_not_run_whole_has_its_number_of_runs() -> None:
 
 @pytest.mark.parametrize(
     ("itl", "is_certain"),
-    [((48.0, 50.0, 46.0), False), ((40.0, 40.1, 39.9), True), ((48.0,), True), ((60.0, 80.0), True)],
+    [
+        ((48.0, 50.0, 46.0), False),
+        ((40.0, 40.1, 39.9), True),
+        ((48.0,), True),
+        ((60.0, 80.0), True),
+    ],
 )
-def test_a_goal_within_the_interval_is_not_certain(itl: tuple[float, ...], is_certain: bool) -> None:
+def test_a_goal_within_the_interval_is_not_certain(
+    itl: tuple[float, ...], is_certain: bool
+) -> None:
     """One run has no interval; what misses its goal is not doubted."""
     text = uncertain_text(point(4, *itl), Goals(itl=50, percentile=50))
     assert (text == "") is is_certain

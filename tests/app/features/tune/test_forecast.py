@@ -292,7 +292,7 @@ def test_a_result_keeps_its_prediction(qtbot: QtBot, snapshots: list[EngineSnaps
     qtbot.addWidget(bar)
     bar.opened("model", {})
     other, own = (
-        SimpleNamespace(changes={"max_num_seqs": value}, outcome=lambda _, value=value: f"= {value}")
+        SimpleNamespace(changes={"max_num_seqs": value}, outcome=lambda _, n=value: f"= {n}")
         for value in (SETTINGS["max_num_seqs"].default, 8)
     )
     marks.add(Mark(4.0, "Max running requests 16 → 8"))
