@@ -15,7 +15,7 @@ from engine.llm_engine import LLMEngine
 from engine.sampling_params import SamplingParams
 from engine.snapshot.profile import DECODE, PREFILL, StepsProfile
 from engine.telemetry.profile import as_dict
-from engine.units import counted, duration_text, figure
+from engine.units import counted, duration_text, short_figure
 
 WARM_STEPS = 4
 """Decode steps before those that count: some are recorded then."""
@@ -143,7 +143,7 @@ class _Timer:
 
 def heading(one: StepsProfile, plain_s: float | None) -> str:
     """ "Decode: 32 steps of 4 tokens, 12.3 ms per step (12.1 ms without the profiler)"."""
-    tokens = figure(one.num_tokens / one.num_steps, 3)
+    tokens = short_figure(one.num_tokens / one.num_steps)
     return (
         f"{one.kind.capitalize()}: {counted(one.num_steps, 'step')} of {tokens} tokens, "
         f"{duration_text(one.seconds / one.num_steps)} per step "

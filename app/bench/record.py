@@ -128,7 +128,8 @@ def to_run(result: BenchResult) -> RunRecord:
     }  # fmt: skip
     return RunRecord(
         "", Kind.BENCH, result.model, result.precision, result.created, sides, state,
-        cause=failed if state is State.FAILED else "", name=f"{result.model}, {result.work}",
+        cause=failed if state is State.FAILED else "",
+        name=", ".join((result.model, result.work, *map(axis_title, result.axes))),
         details=details,
     )  # fmt: skip
 

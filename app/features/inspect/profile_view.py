@@ -22,6 +22,7 @@ from engine.units import (
     duration_text,
     figure,
     percent_text,
+    short_figure,
 )
 from widgets.controls.figure_table import FigureRow, FigureTable
 from widgets.controls.layouts import Label, button, dressed, hbox, vbox
@@ -84,7 +85,7 @@ class ProfileView(QWidget):
             return
         one, peaks = self._event.profiles[index], self._peaks
         steps = f"{counted(one.num_steps, f'{one.kind} step')}"
-        tokens = figure(one.num_tokens / one.num_steps, 3)
+        tokens = short_figure(one.num_tokens / one.num_steps)
         step = duration_text(one.seconds / one.num_steps)
         self.heading.setText(f"{steps} of {tokens} tokens, {step} per step")
         dots = [_dot(each, one, peaks) for each in one.operations]

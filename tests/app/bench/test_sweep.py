@@ -6,6 +6,7 @@ import json
 import math
 import statistics
 from collections.abc import Mapping
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -227,6 +228,14 @@ def test_a_stored_sweep_comes_back_whole(tmp_path: Path) -> None:
     assert kept.sides[0].figures["itl"].value == pytest.approx(0.02)
     assert len(kept.sides[0].figures["itl"].samples) == 2
     assert kept.state is State.DONE and "points" not in store.listed(kept).details
+
+
+def test_a_run_is_named_after_what_it_sweeps() -> None:
+    """Two sweeps of a workload are told apart in the list of earlier runs."""
+    made = result()
+    other = replace(made, points=(Point({"max_num_seqs": 4}),))
+    assert to_run(made).name != to_run(other).name
+    assert made.model in to_run(made).name and made.work in to_run(made).name
 
 
 def test_the_throughput_of_a_run_is_that_of_its_table() -> None:

@@ -94,12 +94,13 @@ def test_the_table_has_the_operations_and_the_rest(panel: BottleneckPanel) -> No
     panel.show_profile(EVENT)
     view = panel.profile
     assert view.isVisible() and view.kind.currentIndex() == 1  # where the time is
+    assert "2 tokens" in view.heading.text()  # not 2.00
     rows = shown(view)
     assert [row["Operation"] for row in rows] == [LINEAR.name, WRITE.name, REST]
     first = rows[0]
     assert (first["Time"], first["Share"], first["Bound"]) == ("20 ms", "50 %", "memory")
     assert (first["Bandwidth"], first["Compute"]) == ("5.00 GB/s", "20.0 GFLOP/s")
-    assert first["% of roof"] == "50 %"
+    assert first["% of roof"] == "50 %" and first["Calls"] == "4"
     assert rows[2]["Time"] == "15 ms"
     view.kind.setCurrentIndex(0)
     assert shown(view)[0]["Bound"] == "compute"
