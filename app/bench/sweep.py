@@ -150,7 +150,7 @@ def least_requests(num_requests: int, pace: Pace) -> int:
 class Sweep:
     """Runs the points of `axes` with `bench`, `rounds` times. `pace`: of axes that are settings.
     `burstiness`: of a swept rate. `num_requests`: of the workload. `search`: instead of
-    rounds, with at most `most` runs. `title`: of a point, for progress."""
+    rounds, with at most `most` runs."""
 
     bench: Bench
     axes: tuple[Axis, ...]
@@ -160,7 +160,6 @@ class Sweep:
     progress: Callable[[Progress], None] = lambda progress: None
     search: Search | None = None
     most: int = 0
-    title: Callable[[Point], str] = lambda point: point.label
     points: list[Point] = field(init=False)
     was_cancelled: bool = False
     _runs: dict[int, list[Run]] = field(default_factory=dict)
@@ -195,7 +194,7 @@ class Sweep:
     def _tell(self, began: float, done: int, total: int, point: Point) -> None:
         elapsed = time.perf_counter() - began
         left = elapsed * (total - done) / done if done else None
-        self.progress(Progress(self.title(point), done, total, left))
+        self.progress(Progress(point.label, done, total, left))
 
     def _pace(self, point: Point) -> Pace:
         own = {name: value for name, value in point.settings.items() if name in LOADS}

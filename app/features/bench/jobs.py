@@ -19,7 +19,7 @@ from app.bench.ladder_record import to_run as ladder_run
 from app.bench.load import Pace
 from app.bench.predict import encode_with, guess_of
 from app.bench.ranking import Objective
-from app.bench.record import BenchResult, setting_words, to_run
+from app.bench.record import BenchResult, to_run
 from app.bench.rungs import Choices, State, rungs_of, settings_of
 from app.bench.runner import BenchRunner, Plan
 from app.bench.sweep import LOADS, Axis, Progress, Sweep, SweepCancelledError
@@ -126,7 +126,7 @@ class SweepJob:
                 self.settings = list(dict.fromkeys([*self.settings, *CHANGED]))
         self._sweep = Sweep(
             runner, plan.axes, plan.pace, plan.workload.num_requests, plan.rounds, tell, search,
-            most, setting_words,
+            most,
         )  # fmt: skip
         self.run = self._sweep.run
 
