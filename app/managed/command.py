@@ -19,6 +19,8 @@ from engine.errors import InferdeckError
 LOOPBACK = "127.0.0.1"
 GRACE_S = 10.0
 """Between SIGINT and SIGKILL."""
+SILENCE_S = 180.0
+"""Without a beat of the window that end an engine over ssh; a laptop may sleep for a while."""
 CONTAINER_PORT = 8000
 PORTS = range(20_000, 32_000)
 _STARTS = {
@@ -27,13 +29,16 @@ _STARTS = {
     ServerType.ROUTER: ("-m", "vllm_router.launch_router"),
 }
 """Before the model, if any."""
-_ROUTING = {
-    "--worker-startup-timeout-secs": "20", "--worker-startup-check-interval": "1",
-    "--health-check-interval-secs": "1", "--health-failure-threshold": "2",
-    "--cb-timeout-duration-secs": "5",
+_DEFAULTS = {
+    ServerType.SGLANG: {"--enable-metrics": ""},
+    ServerType.ROUTER: {
+        "--worker-startup-timeout-secs": "20", "--worker-startup-check-interval": "1",
+        "--health-check-interval-secs": "1", "--health-failure-threshold": "2",
+        "--cb-timeout-duration-secs": "5",
+    },
 }  # fmt: skip
-"""A router's defaults are minutes: a dead replica would be found late, and one that is back would
-wait. Settings of the user come after them."""
+"""Before the user's settings. SGLang reports no figures by itself. A router's own defaults are
+minutes: a dead replica would be found late, and one that is back would wait."""
 SSH = (
     "ssh", "-o", "BatchMode=yes", "-o", "ConnectTimeout=10", "-o", "ServerAliveInterval=2",
     "-o", "ServerAliveCountMax=2", "-o", "ExitOnForwardFailure=yes",
@@ -65,11 +70,10 @@ def engine_words(launch: Launch, port: int, host: str = LOOPBACK) -> list[str]:
         words = shlex.split(launch.command)
         return [word.replace(PORT, str(port)).replace(MODEL, launch.model) for word in words]
     words = [launch.interpreter, *_STARTS[launch.kind], *([launch.model] if launch.model else [])]
-    words += ["--host", host, "--port", str(port)]
+    words += ["--host", host, "--port", str(port), *_settings(_DEFAULTS.get(launch.kind, {}))]
     if launch.is_router:
         words += ["--prometheus-host", host, "--prometheus-port", str(port + 1)]
-        words += [*_settings(_ROUTING), "--worker-urls"]
-        words += [parse_address(url).root for url in launch.replicas]
+        words += ["--worker-urls", *(parse_address(url).root for url in launch.replicas)]
     return [*words, *_settings(launch.settings)]
 
 
@@ -97,7 +101,7 @@ def _over_ssh(launch: Launch, port: int) -> list[str]:
     there = free_port()  # probably free there as well; differs, for that may be this machine
     while there == port:
         there = free_port()
-    words = supervised(python, GRACE_S, engine_words(launch, there))
+    words = supervised(python, GRACE_S, engine_words(launch, there), silence_s=SILENCE_S)
     forward = f"{LOOPBACK}:{port}:{LOOPBACK}:{there}"
     return [*SSH, "-L", forward, launch.host, shlex.join(["env", *variables, *words])]
 

@@ -48,6 +48,13 @@ class Child:
         """Its exit code; None while it runs."""
         return self._process.poll()
 
+    def beat(self) -> None:
+        """Tell its supervisor that the window is there."""
+        with suppress(OSError, ValueError):  # it has ended
+            assert self._process.stdin is not None
+            self._process.stdin.write(b".")
+            self._process.stdin.flush()
+
     def finish(self) -> None:
         with suppress(OSError):
             assert self._process.stdin is not None
@@ -143,6 +150,9 @@ class Staying:
                 if line.startswith(EXIT.encode()):
                     return int(line.removeprefix(EXIT.encode()))
         return LOST
+
+    def beat(self) -> None:
+        """Its supervisor does not need it."""
 
     def finish(self) -> None:
         with suppress(psutil.Error):

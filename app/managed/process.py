@@ -39,6 +39,8 @@ LINES = 500
 """Of the log that are kept."""
 LOOK_S = 0.25
 """Between two looks at a process, and at the health of one that starts."""
+BEAT_S = 10.0
+"""Between two signs of life for its supervisor."""
 HEALTH_TIMEOUT_S = 2.0
 STOP_S = GRACE_S + 5.0
 """From stop to SIGKILL of what started it."""
@@ -171,7 +173,11 @@ class ManagedProcess:
                     self._say(status._replace(progress=progress), State.STARTING)
 
     def _watch(self) -> None:
+        beat_at = 0.0
         while (code := self._handle.poll()) is None:
+            if time.monotonic() >= beat_at:
+                self._handle.beat()
+                beat_at = time.monotonic() + BEAT_S
             time.sleep(LOOK_S)
             if self._is_left:
                 return

@@ -1,7 +1,10 @@
 """A small program beside an engine: it ends the engine's process group when its input closes.
 
     window ==stdin== supervisor --- engine --- workers     here: the window's end, even by SIGKILL
-    window -- ssh ==stdin== supervisor --- engine ...      there: a dead link or the end of ssh
+    window -- ssh ==stdin== supervisor --- engine ...      there: the end of ssh, or silence
+
+A link that died without a word leaves the input open there, for hours: so the window writes to it
+every few seconds, and silence ends the engine.
 
 It runs in any Python 3.8, so it is sent as text. Its exit code is the engine's, 128 + n for a
 signal n as in a shell. Of an engine that stays when the window closes it does not read its input,
@@ -11,8 +14,9 @@ ends it by a signal alone, and writes the exit code to the log.
 from __future__ import annotations
 
 PROGRAM = r"""
-import os, signal, subprocess, sys, threading, time
-grace, stays, words, engine = float(sys.argv[1]), sys.argv[2] == "stays", sys.argv[3:], None
+import os, select, signal, subprocess, sys, threading, time
+grace, stays, silence = float(sys.argv[1]), sys.argv[2] == "stays", float(sys.argv[3])
+words, engine = sys.argv[4:], None
 def send(number):
     try:
         os.killpg(engine.pid, number) if hasattr(os, "killpg") else engine.kill()
@@ -29,8 +33,11 @@ def finish():
             pass
     send(signal.SIGKILL)
 def watch():
-    while os.read(0, 4096):
-        pass
+    while not silence or select.select([0], [], [], silence)[0]:
+        if not os.read(0, 4096):
+            break
+    else:
+        print(f"supervisor: silence of {silence:g} s", flush=True)
     finish()
 # Before the engine starts: a signal that a shell's background ignores would be ignored there too.
 for name in ("SIGINT", "SIGTERM", "SIGHUP"):
@@ -57,7 +64,10 @@ CANNOT_RUN = "supervisor: cannot run "
 EXIT = "supervisor: exit code "
 
 
-def supervised(python: str, grace_s: float, words: list[str], *, stays: bool = False) -> list[str]:
-    """`words` under a supervisor in `python`. grace_s: seconds between SIGINT and SIGKILL."""
+def supervised(
+    python: str, grace_s: float, words: list[str], *, stays: bool = False, silence_s: float = 0.0
+) -> list[str]:
+    """`words` under a supervisor in `python`. grace_s: seconds between SIGINT and SIGKILL.
+    silence_s: without input that end the engine; 0 for never."""
     mode = "stays" if stays else "ends"
-    return [python, "-I", "-S", "-c", PROGRAM, str(grace_s), mode, *words]
+    return [python, "-I", "-S", "-c", PROGRAM, str(grace_s), mode, str(silence_s), *words]

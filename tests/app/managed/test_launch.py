@@ -68,6 +68,7 @@ def test_the_engines_command_line() -> None:
     ]  # fmt: skip
     sglang = engine_words(replace(FULL, kind=ServerType.SGLANG), 8001)
     assert sglang[1:5] == ["-m", "sglang.launch_server", "--model-path", "/m"]
+    assert "--enable-metrics" in sglang  # else it reports no figures
 
 
 def test_ssh_asks_for_nothing_and_forwards_one_port_of_the_loopback() -> None:

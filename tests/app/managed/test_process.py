@@ -23,6 +23,7 @@ from app.managed.handle import Record
 from app.managed.launch import Launch
 from app.managed.log_progress import Stage
 from app.managed.process import ManagedProcess, State
+from app.managed.supervisor import supervised
 from app.paths import data_dir
 from engine.errors import InferdeckError
 from tests import ROOT
@@ -208,6 +209,22 @@ def test_without_docker_it_says_so(
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(InferdeckError, match="docker, podman"):
         ManagedProcess(replace(launch, place=Place.CONTAINER, image="x"), lambda: None)
+
+
+def test_silence_ends_the_engine_of_a_window_elsewhere() -> None:
+    words = supervised(sys.executable, 0.2, ["sleep", "600"], silence_s=0.4)
+    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as supervisor:
+        assert supervisor.stdin is not None and supervisor.stdout is not None
+        engine = psutil.Process(int(supervisor.stdout.readline().split()[-1]))
+        end = time.monotonic() + 0.8
+        while time.monotonic() < end:
+            supervisor.stdin.write(b".")
+            supervisor.stdin.flush()
+            time.sleep(0.02)
+        assert engine.is_running()
+        assert b"0.4" in supervisor.stdout.readline()
+        supervisor.wait(WAIT_S)
+    assert not engine.is_running()
 
 
 # One that stays when the window closes ----------------------------------------------------------

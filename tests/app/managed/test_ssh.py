@@ -9,12 +9,14 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 from msgspec.structs import replace
 
 from app.clients.probe import probe
 from app.clients.target import Target
 from app.managed import command
+from app.managed import process as process_module
 from app.managed.arguments import read_flags
 from app.managed.command import free_port, is_taken
 from app.managed.launch import Launch, Place
@@ -135,10 +137,30 @@ def test_a_link_that_breaks_ends_the_engine_there(
     wait_until(lambda: not engine.exists() or "Z" in (engine / "stat").read_text().split()[2])
 
 
-def _kill_sessions(pid: int) -> None:
-    """End every connection of a server, as a dead link does."""
-    import psutil
+def test_a_link_that_dies_in_silence_ends_the_engine_there(
+    sshd: Sshd, start: Start, afar: Launch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a cable that is pulled: nobody is told, and both ends find out by themselves."""
+    monkeypatch.setattr(command, "SILENCE_S", 3.0)
+    monkeypatch.setattr(process_module, "BEAT_S", 0.2)
+    process = ready(start(afar))
+    pid = next(s for s in process.lines if s.startswith("supervisor: pid "))
+    engine = psutil.Process(int(pid.split()[-1]))
+    stopped = _sessions(sshd.process.pid)
+    for one in stopped:
+        one.suspend()
+    assert "lost" in cause(process)
+    wait_until(lambda: not engine.is_running() or engine.status() == psutil.STATUS_ZOMBIE)
+    for one in stopped:
+        one.resume()
 
-    for child in psutil.Process(pid).children(recursive=True):
-        if child.name().startswith("sshd"):
-            child.kill()
+
+def _sessions(pid: int) -> list[psutil.Process]:
+    children = psutil.Process(pid).children(recursive=True)
+    return [one for one in children if one.name().startswith("sshd")]
+
+
+def _kill_sessions(pid: int) -> None:
+    """End every connection of a server."""
+    for one in _sessions(pid):
+        one.kill()

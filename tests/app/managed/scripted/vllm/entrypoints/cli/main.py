@@ -41,12 +41,18 @@ class Exchange(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         self.rfile.read(int(self.headers.get("content-length", 0)))
+        if self.path == "/tokenize":
+            self.send_error(404)
+            return
         self.send_response(200)
         self.send_header("content-type", "text/event-stream")
         self.end_headers()
         for number in range(5):
-            self._event({"delta": {"content": f"word{number} "}, "finish_reason": None}, number + 1)
-        self._event({"delta": {}, "finish_reason": "stop"}, 5)
+            text = f"word{number} "
+            piece = {"delta": {"content": text}} if "chat" in self.path else {"text": text}
+            self._event({**piece, "finish_reason": None}, number + 1)
+        last = {"delta": {}} if "chat" in self.path else {"text": ""}
+        self._event({**last, "finish_reason": "stop"}, 5)
         self.wfile.write(b"data: [DONE]\n\n")
 
     def _event(self, choice: dict[str, object], count: int) -> None:
