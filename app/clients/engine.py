@@ -30,6 +30,7 @@ from app.clients.target import (
     LinkState,
     OnEvent,
     Probe,
+    ServerType,
     Target,
     parse_address,
 )
@@ -199,6 +200,8 @@ class ForeignEngine(LoopThread):
         self._counter = TokenCounter(self._streamer.client, self._address, found.server_type, name)
         if self._watch is None:
             self._watch = Watch(self._streamer.client, self.target, self._address, found)
+            if found.server_type is ServerType.VLLM:
+                self._spawn(self._watch.follow_blocks())
         self._say_link(LinkState.LIVE)
         self._emit(m.Loaded(self._config, self._model, NO_PLAN))
         waiting, self._waiting = self._waiting, []

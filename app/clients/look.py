@@ -26,8 +26,9 @@ _EARLY_S = 0.3
 
 @dataclass(frozen=True, slots=True)
 class LiveFigures:
-    """Latencies in seconds; None: not reported. tokens_per_s, ttft and itl are NaN if there was
-    nothing to measure. round_trip_s: of the poll. replicas: of a router."""
+    """Latencies in seconds; None: not reported; NaN: nothing to measure. hit_rate: share of prompt
+    tokens found in the prefix cache; acceptance_rate: of drafted tokens; preemptions: a count; all
+    over the span of latencies. round_trip_s: of the poll. replicas: of a router."""
 
     running: int | None = None
     waiting: int | None = None
@@ -35,6 +36,12 @@ class LiveFigures:
     tokens_per_s: float | None = None
     ttft_p50: float | None = None
     itl_p50: float | None = None
+    queue_mean: float | None = None
+    prefill_mean: float | None = None
+    decode_mean: float | None = None
+    hit_rate: float | None = None
+    preemptions: float | None = None
+    acceptance_rate: float | None = None
     round_trip_s: float = 0.0
     has_metrics: bool = True
     replicas: tuple[Replica, ...] = ()
@@ -47,6 +54,12 @@ class LiveFigures:
             "tokens": _told(self.tokens_per_s, rate_text),
             "ttft": _told(self.ttft_p50, duration_text),
             "itl": _told(self.itl_p50, duration_text),
+            "queue": _told(self.queue_mean, duration_text),
+            "prefill": _told(self.prefill_mean, duration_text),
+            "decode": _told(self.decode_mean, duration_text),
+            "hits": _told(self.hit_rate, whole_percent),
+            "preemptions": _told(self.preemptions, number),
+            "acceptance": _told(self.acceptance_rate, whole_percent),
         }
 
 
@@ -139,6 +152,7 @@ def figures_of(before: Scrape, first: Scrape, now: Scrape, round_trip_s: float) 
     """Rates since `before`, latencies since `first`; none where these are `now` itself."""
     from app.clients.metric_names import Figure, Latency
     from app.clients.metrics import Change
+    from app.clients.metrics_page import mean
 
     rates, latencies = (Change(one if one is not now else None, now) for one in (before, first))
     load, nan = now.load, float("nan")
@@ -149,13 +163,34 @@ def figures_of(before: Scrape, first: Scrape, now: Scrape, round_trip_s: float) 
         found = latencies.quantile(which, 0.5)
         return nan if found is None else found
 
+    def average(which: Latency) -> float | None:
+        """Where the first bucket ends at 0.3 s, as of vLLM's times, a p50 would be a guess."""
+        if which not in now.latencies:
+            return None
+        samples = latencies.latency(which)
+        found = mean(samples) if samples is not None else None
+        return nan if found is None else found
+
+    def share(part: Figure, whole: Figure) -> float | None:
+        if now.get(part) is None or now.get(whole) is None:
+            return None
+        some, of = latencies.grown(part), latencies.grown(whole)
+        return some / of if some is not None and of else nan
+
+    preemptions: float | None = None
+    if now.get(Figure.PREEMPTIONS) is not None:
+        grown = latencies.grown(Figure.PREEMPTIONS)
+        preemptions = nan if grown is None else grown
     rate: float | None = None
     if now.get(Figure.GENERATION_TOKENS) is not None:
         grown = rates.per_second(Figure.GENERATION_TOKENS)
         rate = nan if grown is None else grown
     return LiveFigures(
         load.num_running, load.num_waiting, load.kv_usage, rate, p50(Latency.TTFT),
-        p50(Latency.ITL), round_trip_s,
+        p50(Latency.ITL), average(Latency.QUEUE), average(Latency.PREFILL),
+        average(Latency.DECODE),
+        share(Figure.PREFIX_HITS, Figure.PREFIX_QUERIES), preemptions,
+        share(Figure.ACCEPTED, Figure.DRAFTED), round_trip_s,
     )  # fmt: skip
 
 

@@ -37,6 +37,9 @@ class Latency(StrEnum):
     TTFT = "TTFT"
     ITL = "ITL"
     ENGINE_TTFT = "engine TTFT"  # until the step that made the token, without its way out
+    QUEUE = "queue time"  # of a request, until it is first scheduled
+    PREFILL = "prefill time"  # from then to its first token
+    DECODE = "decode time"  # from then to its last
 
 
 PARTS: Mapping[Part, tuple[Figure, ...]] = {
@@ -99,6 +102,9 @@ VLLM = Table(
         # The older name meant the same: the gaps between tokens.
         Latency.ITL: "inter_token_latency_seconds | time_per_output_token_seconds",
         Latency.ENGINE_TTFT: "inferdeck:engine_time_to_first_token_seconds",
+        Latency.QUEUE: "request_queue_time_seconds",
+        Latency.PREFILL: "request_prefill_time_seconds",
+        Latency.DECODE: "request_decode_time_seconds",
     },
     hits_are_tokens=True,
 )

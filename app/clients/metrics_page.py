@@ -93,9 +93,12 @@ class Exposition:
         return any(name.startswith(table.full("")) for name in self._series)
 
     def by_label(self, name: str, label: str) -> dict[str, float]:
-        """The values of a metric by one of its labels."""
-        found = self._find(name, {})
-        return {one.labels[label]: one.value for one in found if label in one.labels}
+        """The sums of a metric by one of its labels."""
+        sums: dict[str, float] = {}
+        for one in self._find(name, {}):
+            if label in one.labels:
+                sums[one.labels[label]] = sums.get(one.labels[label], 0.0) + one.value
+        return sums
 
     def read(self, table: Table) -> Readings:
         found: Readings = {}, {}

@@ -12,7 +12,7 @@ from app.clients.http import Answer, Fetcher
 from app.clients.metric_names import TABLES
 from app.clients.metrics import scrape_with
 from app.clients.metrics_page import Exposition
-from app.clients.router import WORKERS, RouterLook, read_workers
+from app.clients.router import NO_NAME, WORKERS, RouterLook, read_workers
 from app.clients.target import Address, Probe, ServerType, Target, parse_address
 
 OWNERS: Mapping[str, ServerType] = {
@@ -54,10 +54,11 @@ class _Prober:
             answer = self._of_a_replica() or answer
         if answer.status not in (200, 404):
             raise self._fetcher.problem(answer)
-        listed = answer.object().get("data")
-        if isinstance(listed, list):
-            cards = [card for card in listed if isinstance(card, dict) and card.get("id")]
+        if isinstance(answer.object().get("data"), list):
+            cards = _cards(answer)
             server_type, facts = self._recognised(cards)
+            if server_type is ServerType.ROUTER and all(one["id"] == NO_NAME for one in cards):
+                cards = _cards(self._of_a_replica()) or cards
         else:  # early versions of TGI have no list of models
             cards, server_type, facts = [], ServerType.TGI, self._tgi()
             if not facts.models:
@@ -77,7 +78,8 @@ class _Prober:
         )  # fmt: skip
 
     def _of_a_replica(self) -> Answer | None:
-        """A router passes this on to a replica that died a moment ago, and does not try another."""
+        """The list of models of a replica: a router passes this on to one that died a moment ago,
+        and does not try another."""
         for one in read_workers(self._object(WORKERS)):
             with suppress(TargetError):
                 answer = self._get(f"{one.url}/v1/models")
@@ -183,6 +185,14 @@ class _Prober:
     def _object(self, path: str) -> dict[str, Any]:
         answer = self._try(path)
         return answer.object() if answer is not None else {}
+
+
+def _cards(answer: Answer | None) -> list[dict[str, Any]]:
+    """Of a list of models."""
+    listed = answer.object().get("data") if answer is not None else None
+    if not isinstance(listed, list):
+        return []
+    return [card for card in listed if isinstance(card, dict) and card.get("id")]
 
 
 def _longest(cards: list[dict[str, Any]]) -> int | None:

@@ -1,4 +1,5 @@
-"""A router (vllm-router) and its replicas: how each is, what it gets, and all as one server.
+"""A router (vllm-router, sglang-router) and its replicas: how each is, what it
+gets, and all as one server.
 
     window --> router --policy--> replica A, replica B, ...
       \\--- GET /workers            health and running requests of each, as the router has them
@@ -12,7 +13,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import reduce
@@ -28,8 +29,11 @@ from app.clients.target import Address
 from engine.telemetry.metrics import HistogramSnapshot
 
 WORKERS = "workers"
-ROUTED = "vllm_router_processed_requests_total"
-BREAKER = "vllm_router_cb_state"
+ROUTED = ("vllm_router_processed_requests_total", "smg_worker_cb_outcomes_total")
+BREAKER = ("vllm_router_cb_state", "smg_worker_cb_state")
+"""Of vllm-router, of sglang-router."""
+NO_NAME = "unknown"
+"""What sglang-router lists as the model of replicas that are no SGLang; it routes by their own."""
 GAUGES = frozenset((Figure.RUNNING, Figure.WAITING)) | MEANS
 
 
@@ -65,13 +69,12 @@ def routed_url(base_url: str) -> str:
 
 
 def read_workers(value: Any) -> tuple[Replica, ...]:
-    """From the answer of GET /workers; none where it is not vllm-router's: sglang-router's workers
-    have an id, and it names no model that a replica serves."""
+    """From the answer of GET /workers; none where it is not a router's."""
     workers = value.get("workers") if isinstance(value, dict) and "stats" in value else None
     found = [
         Replica(one["url"].rstrip("/"), one.get("is_healthy") is True, int(one.get("load") or 0))
         for one in (workers if isinstance(workers, list) else ())
-        if isinstance(one, dict) and isinstance(one.get("url"), str) and "id" not in one
+        if isinstance(one, dict) and isinstance(one.get("url"), str)
     ]
     return tuple(sorted(found, key=lambda one: one.url))  # its order is that of a hash table
 
@@ -90,7 +93,10 @@ def check_replicas(replicas: Sequence[Replica]) -> None:
 def with_routed(replicas: Iterable[Replica], page: str) -> tuple[Replica, ...]:
     """With what the router's own page of metrics has. Raises ValueError for other content."""
     series = Exposition(page)
-    routed, states = (series.by_label(name, "worker") for name in (ROUTED, BREAKER))
+    routed, states = (
+        next((found for name in names if (found := series.by_label(name, "worker"))), {})
+        for names in (ROUTED, BREAKER)
+    )
     return tuple(
         replace(one, routed=int(routed.get(one.url, 0)), is_tried=states.get(one.url, 0) != 1)
         for one in replicas
@@ -114,34 +120,23 @@ class ReplicaSum:
     replica is away or begins anew; gauges are of those that answer."""
 
     def __init__(self) -> None:
-        self._ended: list[Scrape] = []  # of replicas that began anew
+        self._ended: Scrape | None = None  # the counts of replicas before they began anew
         self._last: dict[str, Scrape] = {}
 
     def add(self, at: float, answers: Mapping[str, Answer]) -> Scrape | None:
         """answers: of the pages of metrics, by replica. None as long as none has metrics."""
         read = ((url, read_page(at, answer)) for url, answer in answers.items())
         now = {url: one for url, one in read if one is not None}
-        before = ((self._last[url], one) for url, one in now.items() if url in self._last)
-        self._ended += [one for one, after in before if _began_anew(one, after)]
+        for url, one in now.items():
+            last = self._last.get(url)
+            if last is not None and _began_anew(last, one):
+                self._ended = _summed(at, self._with_ended([last]), ())
         self._last |= now
-        counted = [*self._ended, *self._last.values()]
-        if not counted:
-            return None
-        values: dict[Figure, float] = {}
-        for figure in Figure:
-            parts = now.values() if figure in GAUGES else counted
-            found = [value for one in parts if (value := one.get(figure)) is not None]
-            if found:
-                values[figure] = sum(found) / (len(found) if figure in MEANS else 1)
-        latencies: dict[Latency, HistogramSnapshot] = {}
-        for latency in Latency:
-            samples = [one.latencies[latency] for one in counted if latency in one.latencies]
-            if samples:
-                latencies[latency] = reduce(added, samples)
-        return Scrape(
-            at, values, latencies, any(one.itl_is_mean for one in counted),
-            all(one.hits_are_tokens for one in counted),
-        )  # fmt: skip
+        counted = self._with_ended(self._last.values())
+        return _summed(at, counted, now.values()) if counted else None
+
+    def _with_ended(self, others: Iterable[Scrape]) -> list[Scrape]:
+        return [*others] if self._ended is None else [self._ended, *others]
 
     @property
     def hits(self) -> dict[str, Hits]:
@@ -152,6 +147,25 @@ class ReplicaSum:
             if hits is not None and queries is not None:
                 found[url] = Hits(hits, queries)
         return found
+
+
+def _summed(at: float, counted: Collection[Scrape], now: Collection[Scrape]) -> Scrape:
+    """Counters and histograms of `counted`, gauges of `now`."""
+    values: dict[Figure, float] = {}
+    for figure in Figure:
+        parts = now if figure in GAUGES else counted
+        found = [value for one in parts if (value := one.get(figure)) is not None]
+        if found:
+            values[figure] = sum(found) / (len(found) if figure in MEANS else 1)
+    latencies: dict[Latency, HistogramSnapshot] = {}
+    for latency in Latency:
+        samples = [one.latencies[latency] for one in counted if latency in one.latencies]
+        if samples:
+            latencies[latency] = reduce(added, samples)
+    return Scrape(
+        at, values, latencies, any(one.itl_is_mean for one in counted),
+        all(one.hits_are_tokens for one in counted),
+    )  # fmt: skip
 
 
 def _began_anew(before: Scrape, now: Scrape) -> bool:

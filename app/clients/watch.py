@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
+import re
 import time
 from collections.abc import Mapping
 from contextlib import suppress
@@ -13,6 +15,7 @@ import numpy as np
 
 from app.clients.errors import TargetError, of_status, of_transport
 from app.clients.http import MOST_BYTES, Address, Answer
+from app.clients.kv_events import PATH, StoredBlocks, batches, read_source
 from app.clients.metric_names import Figure
 from app.clients.metrics import NOTHING_REPORTED, RunningTotals, Scrape, merged, metric_pages
 from app.clients.replies import Samples
@@ -58,6 +61,9 @@ def model_named(name: str, server: str, max_model_len: int | None) -> ModelInfo:
 
 LOOK_S = 3.0
 """Timeout of a poll."""
+SOON_S, AGAIN_S = 0.25, 5.0
+"""Until the size of the KV cache is looked for, and its events are asked for, again."""
+_NUM_BLOCKS = re.compile(r'^vllm:cache_config_info\{[^\n]*num_gpu_blocks="(\d+)"', re.MULTILINE)
 
 
 class Pages(NamedTuple):
@@ -79,6 +85,8 @@ class Watch:
         self._server_type: ServerType = found.server_type
         self.has_metrics = found.has_metrics or self._is_router  # its replicas may come back
         self.last: Scrape | None = None
+        self.stored: StoredBlocks | None = None
+        self.num_blocks = 0
         self._totals = RunningTotals()
         self._sum = ReplicaSum()
         self._own_at_look = Samples()
@@ -110,6 +118,8 @@ class Watch:
         if self._is_router:
             check_replicas(read_workers(pages.answers[WORKERS].json()))
         self.last = self.read(pages)
+        if "metrics" in pages.answers and not self.num_blocks:
+            self.num_blocks = num_blocks_of(pages.answers["metrics"].text)
         if self.last is not None:
             self._totals.update(self.last)
             self._own_at_look = dataclasses.replace(self._own_now)
@@ -153,6 +163,9 @@ class Watch:
         samples: Samples,
     ) -> EngineSnapshot:
         ttft, itl = samples.take()
+        counters, stored = self._counters(samples), self.stored
+        if stored is not None:
+            counters = dataclasses.replace(counters, evictions=stored.evictions)
         self._own_now = dataclasses.replace(samples, ttft=[], itl=[])
         last = self.last
         drafts = None if last is None else self._totals.drafts()
@@ -161,8 +174,9 @@ class Watch:
             missing |= {Part.SPECULATION}
         return EngineSnapshot(
             time=time.perf_counter(), step_index=0, config=config, model=model,
-            requests=requests, blocks=NO_BLOCKS, memory=NO_MEMORY,
-            counters=self._counters(samples), ttft=ttft, itl=itl,
+            requests=requests, blocks=NO_BLOCKS if stored is None else stored.blocks,
+            memory=NO_MEMORY,
+            counters=counters, ttft=ttft, itl=itl,
             missing=missing, speculation=drafts,
             told=ReportedLoad() if last is None else _at_least(last.load, requests),
         )  # fmt: skip
@@ -186,6 +200,23 @@ class Watch:
         )
         return self._counted
 
+    async def follow_blocks(self) -> None:
+        """Keep `stored`, where the server publishes KV events, until it does not any more."""
+        while not self.num_blocks:
+            await asyncio.sleep(SOON_S)
+        while True:
+            with suppress(TargetError, OSError, EOFError, ValueError):
+                answer = await self._get(self._address.beside(PATH))
+                source = read_source(answer.json(), self._address)
+                if source is None:
+                    return
+                async for payload in batches(source):
+                    if self.stored is None:
+                        self.stored = StoredBlocks(self.num_blocks)
+                    self.stored.apply(payload)
+            self.stored = None
+            await asyncio.sleep(AGAIN_S)
+
     async def _get(self, url: str) -> Answer:
         began = time.perf_counter()
         try:
@@ -200,6 +231,12 @@ class Watch:
             raise of_status(
                 answer.status, answer.body, answer.headers, self._address.host, self._has_key
             )
+
+
+def num_blocks_of(page: str) -> int:
+    """Of vLLM's KV cache, a label of a metric; 0 where it is not there."""
+    found = _NUM_BLOCKS.search(page)
+    return int(found[1]) if found else 0
 
 
 def _at_least(told: ReportedLoad, own: tuple[RequestSnapshot, ...]) -> ReportedLoad:

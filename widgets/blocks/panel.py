@@ -19,6 +19,7 @@ from widgets.blocks.texts import (
     describe_range,
     describe_row,
     losses,
+    stored_summary,
     summary,
 )
 from widgets.controls.layouts import centered, hbox, stack, vbox
@@ -35,6 +36,11 @@ HINT = "Hover over a block to see its tokens. Click it to highlight its request.
 _IN_USE = Swatch("in use, by request", lambda table: table.series.owners[:3])
 _SHARED = Swatch("shared", lambda table: table.series.owners[:1], mark="text")
 _OTHERS = Swatch("cached", of("kv_cached")), Swatch("free", of("free"))
+_STORED = Swatch("in the prefix cache", of("kv_cached")), Swatch("other", of("free"))
+STORED_ONLY = (
+    "From the server's KV events: blocks stored since the window connected, in that order. Blocks "
+    "in use are not reported."
+)
 ASK_AFTER_MS = 80
 """Delay before the block's text is requested."""
 
@@ -53,6 +59,7 @@ class BlocksPanel(QFrame):
         self.map.scale_changed.connect(self._on_scale)
         self.map.tip = self._tip
         self._snapshot: EngineSnapshot | None = None
+        self._is_stored_only = False  # which blocks are in use is not reported
         self._clock = clock
         self._details: BlockDetails | None = None
         self._ask = QTimer(self)
@@ -90,10 +97,13 @@ class BlocksPanel(QFrame):
             snapshot, "KV blocks", Part.BLOCKS, instead="See the KV cache chart for usage."
             if Part.KV_USAGE not in snapshot.missing else "",
         )  # fmt: skip
-        if words:
+        if words and not snapshot.blocks.num_blocks:
             self.clear()
             self._empty.setText(words)
             return
+        if bool(words) != self._is_stored_only:
+            self._is_stored_only = bool(words)
+            self._on_scale()
         self._snapshot = snapshot
         self._empty.setText(EMPTY_TEXT)
         self._stack.setCurrentWidget(self.map)
@@ -122,7 +132,8 @@ class BlocksPanel(QFrame):
     def _on_scale(self) -> None:
         cells = self.map.cells
         marks_shared = isinstance(cells, Grid) and cells.per_cell == 1
-        self.legend.set_swatches((_IN_USE, *([_SHARED] if marks_shared else []), *_OTHERS))
+        used = (_IN_USE, *([_SHARED] if marks_shared else []), *_OTHERS)
+        self.legend.set_swatches(_STORED if self._is_stored_only else used)
         self._show_text()
 
     # Words -------------------------------------------------------------------------------------
@@ -144,6 +155,15 @@ class BlocksPanel(QFrame):
         if snapshot is None:
             for widget in (self.note, self.losses, self.line, self.text):
                 widget.set_text("")
+            return
+        if self._is_stored_only:
+            self.note.set_text(
+                " · ".join(filter(None, (stored_summary(snapshot.blocks), self._scale_text())))
+            )
+            self.losses.set_text(f"evictions {snapshot.counters.evictions:,}")
+            self.line.set_text(STORED_ONLY)
+            self.text.set_text("")
+            self.map.setAccessibleDescription(STORED_ONLY)
             return
         plan = snapshot.memory.plan
         kv = kv_precision_text(plan.key_dtype, plan.value_dtype)

@@ -29,6 +29,14 @@ def summary(blocks: BlockSnapshot, precision: str = "") -> str:
     return " · ".join([*parts, f"{count:,} blocks × {blocks.block_size} tokens", *named])
 
 
+def stored_summary(blocks: BlockSnapshot) -> str:
+    """Of a server that publishes its prefix cache alone: "prefix cache 24 % · 2,048 blocks × 32
+    tokens"."""
+    count = blocks.num_blocks
+    stored = _share(blocks.num_cached, count)
+    return f"prefix cache {stored} · {count:,} blocks × {blocks.block_size} tokens"
+
+
 def _share(number: int, count: int) -> str:
     """ "0 %" of no block and "100 %" of all only: the map shows a single one."""
     nearly = {0: "<1 %", 100: ">99 %"} if 0 < number < count else {}

@@ -8,10 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.clients.look import LiveFigures, figures_of, scrape_before
-from app.clients.metric_names import Figure
+from app.clients.look import NOT_TOLD, LiveFigures, figures_of, scrape_before
+from app.clients.metric_names import VLLM, Figure, Latency
 from app.clients.metrics import Scrape
+from app.clients.metrics_page import Exposition
 from app.features.serve.connections import POLL_MS
+from engine.telemetry.metrics import HistogramSnapshot
+from tests.app.clients.conftest import PAGES
 from widgets.live.metric_store import RATE_S
 
 EVERY_S = POLL_MS / 1e3
@@ -46,3 +49,31 @@ def test_the_first_poll_has_no_rate() -> None:
 @given(st.floats(0, 1))
 def test_a_share_is_whole_percent_as_in_the_header(usage: float) -> None:
     assert LiveFigures(kv_usage=usage).texts()["kv"] == f"{100 * usage:.0f} %"
+
+
+def test_every_figure_of_a_recorded_page_is_shown() -> None:
+    """vLLM after 55 requests; without speculative decoding it reports no drafts."""
+    page = Exposition((PAGES / "vllm_0.32_details.txt").read_text())
+    values, latencies = page.read(VLLM)
+    before = Scrape(0.0, dict.fromkeys(values, 0.0), {
+        name: HistogramSnapshot(one.buckets, (0,) * len(one.cumulative), 0.0)
+        for name, one in latencies.items()
+    })  # fmt: skip
+    now = Scrape(10.0, values, latencies)
+    times = (Latency.QUEUE, Latency.PREFILL, Latency.DECODE)
+    assert [latencies[one].count for one in times] == [55, 55, 55]
+    figures = figures_of(before, before, now, 0.0)
+    assert (figures.hit_rate, figures.preemptions, figures.acceptance_rate) == (0.0, 0.0, None)
+    shown = figures.texts()
+    assert shown["acceptance"] == NOT_TOLD and NOT_TOLD not in (shown["queue"], shown["decode"])
+    sums = [latencies[one].sum / 55 for one in times]
+    assert [figures.queue_mean, figures.prefill_mean, figures.decode_mean] == pytest.approx(sums)
+
+
+def test_drafts_and_preemptions_are_of_the_span() -> None:
+    counts = {Figure.DRAFTED: 10.0, Figure.ACCEPTED: 5.0, Figure.PREEMPTIONS: 3.0}
+    later = {Figure.DRAFTED: 30.0, Figure.ACCEPTED: 20.0, Figure.PREEMPTIONS: 7.0}
+    first, now = Scrape(0.0, counts, {}), Scrape(1.0, later, {})
+    figures = figures_of(first, first, now, 0.0)
+    assert (figures.acceptance_rate, figures.preemptions) == (0.75, 4)
+    assert figures_of(now, now, now, 0.0).texts()["acceptance"] == "–"

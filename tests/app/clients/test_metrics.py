@@ -250,5 +250,6 @@ def test_live_latencies_have_their_own_units() -> None:
     idle = LiveFigures(running=1204, tokens_per_s=math.nan, ttft_p50=3.34, itl_p50=0.0634).texts()
     assert idle == {
         "running": "1,204", "waiting": NOT_TOLD, "kv": NOT_TOLD, "tokens": NOTHING,
-        "ttft": "3.34 s", "itl": "63.4 ms",
+        "ttft": "3.34 s", "itl": "63.4 ms", "queue": NOT_TOLD, "prefill": NOT_TOLD,
+        "decode": NOT_TOLD, "hits": NOT_TOLD, "preemptions": NOT_TOLD, "acceptance": NOT_TOLD,
     }  # fmt: skip

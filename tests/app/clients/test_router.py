@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import math
 from collections.abc import Iterator
@@ -15,6 +16,7 @@ from hypothesis import strategies as st
 from app.clients.http import Answer
 from app.clients.look import Looker
 from app.clients.metric_names import Figure, Latency
+from app.clients.metrics import Scrape
 from app.clients.probe import probe
 from app.clients.router import Hits, ReplicaSum, read_workers, routed_url, with_routed
 from app.clients.target import ServerType, Target, TargetError, parse_address
@@ -45,9 +47,17 @@ def test_a_recorded_router_with_a_dead_replica() -> None:
     assert routed_url("http://127.0.0.1:8000") == "http://127.0.0.1:8001/metrics"
 
 
+def test_a_recorded_sglang_router() -> None:
+    """Its requests of each worker are the outcomes that its circuit breaker has seen."""
+    workers = json.loads((PAGES / "sglang_router_0.3_workers.json").read_text())
+    (one,) = with_routed(read_workers(workers), (PAGES / "sglang_router_0.3.txt").read_text())
+    assert (one.url, one.is_healthy, one.routed, one.is_tried) == (
+        "http://127.0.0.1:8123", True, 2, True,
+    )  # fmt: skip
+
+
 def test_other_pages_are_no_routers() -> None:
-    sglang = [{**one, "id": "46cc3cf9"} for one in WORKERS["workers"]]
-    for value in (None, [], {"workers": WORKERS["workers"]}, {**WORKERS, "workers": sglang}):
+    for value in (None, [], {"workers": WORKERS["workers"]}):
         assert read_workers(value) == ()
 
 
@@ -82,6 +92,18 @@ def test_the_sum_grows_as_its_parts_do(steps: list[tuple[str, int, bool]]) -> No
         assert found is not None and found.get(Figure.GENERATION_TOKENS) == wanted
 
 
+def test_restarts_leave_one_record() -> None:
+    """A replica that restarts for ever leaves no more than its sum."""
+    summed = ReplicaSum()
+    gc.collect()
+    before = sum(isinstance(one, Scrape) for one in gc.get_objects())
+    for number in range(60):
+        found = summed.add(float(number), {FIRST: answer(page(tokens=60 - number, queries=1))})
+    gc.collect()
+    assert found is not None and found.get(Figure.GENERATION_TOKENS) == sum(range(1, 61))
+    assert sum(isinstance(one, Scrape) for one in gc.get_objects()) - before <= 3
+
+
 # A scripted router and its replicas -------------------------------------------------------------
 
 
@@ -113,6 +135,14 @@ def test_it_is_not_taken_for_its_replica(router: ScriptedServer) -> None:
 def test_models_come_from_a_replica_where_the_chosen_one_died(router: ScriptedServer) -> None:
     router.answers["/v1/models"] = lambda exchange: exchange.send(500, "Request failed")
     assert probe(router.target).models == ("m",)
+
+
+def test_a_router_that_does_not_know_its_models_has_those_of_a_replica(
+    router: ScriptedServer,
+) -> None:
+    router.models("local", "unknown")
+    found = probe(router.target)
+    assert (found.models, found.max_model_len) == (("m",), 4096)
 
 
 def test_a_look_has_all_replicas(

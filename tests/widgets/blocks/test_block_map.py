@@ -19,11 +19,12 @@ from engine.snapshot import (
     BlockSnapshot,
     Counters,
     EngineSnapshot,
+    Part,
 )
 from tests.figures import numbers
 from tests.widgets import synthetic
 from widgets.blocks.block_map import NONE
-from widgets.blocks.panel import EMPTY_TEXT, HINT, BlocksPanel
+from widgets.blocks.panel import EMPTY_TEXT, HINT, STORED_ONLY, BlocksPanel
 from widgets.blocks.scales import Bars, Grid, Use
 from widgets.plot.clock import RedrawClock
 from widgets.theme.tables import word
@@ -91,6 +92,32 @@ def test_figures_and_hint(panel: BlocksPanel) -> None:
     assert numbers(panel.note.text()) == [25, 6, 69, 16, 16]
     assert numbers(panel.losses.text()) == [29.7, 12]
     assert panel.line.text() == HINT
+
+
+STORED = BlockSnapshot(
+    32, (), np.array([BLOCK_CACHED] * 4 + [BLOCK_FREE] * 12, np.int32), np.zeros(16, np.int32),
+    np.array([32] * 4 + [0] * 12, np.int32), np.array([True] * 4 + [False] * 12),
+)  # fmt: skip
+
+
+def test_a_server_that_publishes_its_prefix_cache_alone(panel: BlocksPanel) -> None:
+    """What is in use is not reported: no figure claims it."""
+    missing = frozenset((Part.BLOCKS,))
+    panel.update_snapshot(dataclasses.replace(state(STORED, 12.0), missing=missing))
+    panel._show_text()
+    assert numbers(panel.note.text()) == [25, 16, 32] and numbers(panel.losses.text()) == [12]
+    assert panel.line.text() == STORED_ONLY and panel._stack.currentWidget() is panel.map
+    assert len(panel.legend._swatches) == 2
+    panel.update_snapshot(dataclasses.replace(state(at=14.0), missing=missing - missing))
+    panel._show_text()
+    assert panel.line.text() == HINT and len(panel.legend._swatches) > 2
+
+
+def test_without_blocks_it_says_that_they_are_not_reported(panel: BlocksPanel) -> None:
+    none = BlockSnapshot(16, (), *[np.empty(0, np.int32)] * 3, np.empty(0, np.bool_))
+    found = dataclasses.replace(state(none, 12.0), missing=frozenset((Part.BLOCKS,)))
+    panel.update_snapshot(found)
+    assert panel._stack.currentWidget() is not panel.map
 
 
 def test_figures_of_a_hidden_panel_are_current_when_it_shows(panel: BlocksPanel) -> None:

@@ -1,0 +1,160 @@
+"""vLLM's KV cache events: which blocks its prefix cache stores and evicts, as it happens.
+
+    window -- GET /kv_event_sources --> vLLM    where it publishes, if --kv-events-config says so
+    window <== topic, number, msgpack == PUB    vllm/distributed/kv_events.py
+
+The socket is ZeroMQ's: ZMTP 3.0 (rfc.zeromq.org/spec/23) with the mechanism NULL.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any, NamedTuple
+from urllib.parse import urlsplit
+
+import msgspec
+import numpy as np
+
+from app.clients.target import Address
+from engine.snapshot import BLOCK_CACHED, BLOCK_FREE, BlockSnapshot
+
+PATH = "kv_event_sources"
+MAX_BLOCKS, MAX_FRAME = 1 << 22, 1 << 26
+_GREETING = b"\xff" + bytes(8) + b"\x7f\x03\x00" + b"NULL".ljust(20, b"\0") + bytes(32)
+_READY = b"\x05READY\x0bSocket-Type\x00\x00\x00\x03SUB"
+_MORE, _LONG, _COMMAND = 1, 2, 4
+
+
+class Source(NamedTuple):
+    """path: of a Unix socket; else host and port."""
+
+    topic: str
+    host: str = ""
+    port: int = 0
+    path: str = ""
+
+
+def read_source(value: Any, address: Address) -> Source | None:
+    """From the answer of /kv_event_sources of the server at `address`. None where events are off,
+    where vLLM connects to a collector, and for several data-parallel ranks."""
+    found = list(value.values()) if isinstance(value, dict) else []
+    if len(found) != 1 or not isinstance(found[0], dict) or found[0].get("publisher") != "zmq":
+        return None
+    endpoint, topic = str(found[0].get("endpoint")), str(found[0].get("topic") or "")
+    scheme, _, place = endpoint.partition("://")
+    if scheme == "ipc" and address.is_here:
+        return Source(topic, path=place)
+    host, _, port = place.rpartition(":")
+    if scheme != "tcp" or host != "*" or not port.isdecimal():
+        return None
+    return Source(topic, urlsplit(address.root).hostname or "", int(port))
+
+
+async def batches(source: Source) -> AsyncIterator[bytes]:
+    """An empty one once connected, then the messages of the topic. Raises OSError, EOFError,
+    ValueError where the connection ends or is not ZeroMQ's, or where a message was lost."""
+    if source.path:
+        reader, writer = await asyncio.open_unix_connection(source.path)
+    else:
+        reader, writer = await asyncio.open_connection(source.host, source.port)
+    try:
+        writer.write(_GREETING)
+        if (await reader.readexactly(64))[:10:9] != b"\xff\x7f":
+            raise ValueError("not a ZeroMQ socket")
+        writer.write(bytes((_COMMAND, len(_READY))) + _READY)
+        topic = b"\x01" + source.topic.encode()
+        writer.write(bytes((0, len(topic))) + topic)
+        parts: list[bytes] = []
+        last = None
+        await _frame(reader)  # READY
+        yield b""
+        while True:
+            flags, body = await _frame(reader)
+            if flags & _COMMAND:
+                continue
+            parts.append(body)
+            if flags & _MORE:
+                continue
+            if len(parts) != 3:
+                raise ValueError(f"a message of {len(parts)} parts")
+            _, number, payload = parts
+            count = int.from_bytes(number, "big")
+            if last is not None and count != last + 1:
+                raise ValueError("messages were lost")
+            last, parts = count, []
+            yield payload
+    finally:
+        writer.close()
+
+
+async def _frame(reader: asyncio.StreamReader) -> tuple[int, bytes]:
+    (flags,) = await reader.readexactly(1)
+    size = int.from_bytes(await reader.readexactly(8 if flags & _LONG else 1), "big")
+    if size > MAX_FRAME:
+        raise ValueError(f"a frame of {size} bytes")
+    return flags, await reader.readexactly(size)
+
+
+class _Event(msgspec.Struct):
+    type: str
+    block_hashes: list[bytes | int] = []
+    block_size: int = 0
+    medium: str | None = None
+    group_idx: int | None = None
+
+
+class _Batch(msgspec.Struct, array_like=True):
+    time: float
+    events: list[_Event]
+
+
+_decoder = msgspec.msgpack.Decoder(_Batch)
+
+
+class StoredBlocks:
+    """Blocks of the prefix cache in the order in which they were stored; their ids in the engine
+    are not published, nor which of them requests use. num_blocks: of the KV cache."""
+
+    def __init__(self, num_blocks: int) -> None:
+        self._owner = np.full(min(num_blocks, MAX_BLOCKS), BLOCK_FREE, np.int32)
+        self._places: dict[tuple[int | None, bytes | int], int] = {}
+        self._free = list(range(len(self._owner)))[::-1]
+        self._block_size = 0
+        self.evictions = 0
+
+    def apply(self, payload: bytes) -> None:
+        """Raises ValueError for content of another version."""
+        for event in _decoder.decode(payload).events if payload else ():
+            if event.medium not in (None, "GPU"):
+                continue  # offloaded
+            keys = [(event.group_idx, one) for one in event.block_hashes]
+            if event.type == "BlockStored":
+                self._block_size = event.block_size
+                for key in keys:
+                    if key not in self._places and self._free:
+                        self._places[key] = self._free.pop()
+                        self._owner[self._places[key]] = BLOCK_CACHED
+            elif event.type == "BlockRemoved":
+                self.evictions += sum(map(self._remove, keys))
+            elif event.type == "AllBlocksCleared":
+                for key in list(self._places):
+                    self._remove(key)
+
+    def _remove(self, key: tuple[int | None, bytes | int]) -> bool:
+        """Whether it was known: it may be older than the connection."""
+        place = self._places.pop(key, None)
+        if place is None:
+            return False
+        self._owner[place] = BLOCK_FREE
+        self._free.append(place)
+        return True
+
+    @property
+    def blocks(self) -> BlockSnapshot:
+        owner = self._owner.copy()
+        is_stored = owner == BLOCK_CACHED
+        fill = np.where(is_stored, self._block_size, 0).astype(np.int32)
+        return BlockSnapshot(
+            self._block_size or 1, (), owner, np.zeros(len(owner), np.int32), fill, is_stored
+        )
