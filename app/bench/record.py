@@ -12,7 +12,7 @@ import msgspec
 from app.bench.doubt import runs_text, uncertain_text, unreached_text
 from app.bench.goals import Goals
 from app.bench.ranking import Objective, best_under, memory_of, nearest, users_under
-from app.bench.sweep import Point
+from app.bench.sweep import Point, axis_title
 from app.storage.run_records import Kind, Measured, RunRecord, RunSide, State
 from engine.units import bytes_text, rate_text
 
