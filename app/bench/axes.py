@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from app.bench.sweep import LOADS, Axis
+from app.bench.sweep import ENGINE, LOADS, NO_SETTINGS, Axis
 from app.units import parse_integer, parse_number, setting_value
 from engine.config import SETTINGS
 from engine.errors import ConfigError
@@ -58,8 +58,8 @@ def parse_axis(text: str) -> Axis:
     ConfigError."""
     name, _, listed = text.partition("=")
     name = name.strip().removeprefix("--").replace("-", "_")
-    if name not in LOADS and (name not in SETTINGS or name == "model"):
-        known = ", ".join((*LOADS, *(n for n in SETTINGS if n != "model")))
+    if name not in NO_SETTINGS and (name not in SETTINGS or name == "model"):
+        known = ", ".join((*NO_SETTINGS, *(n for n in SETTINGS if n != "model")))
         raise ConfigError(f"Unknown setting {name!r} in {text!r}.", f"Sweep one of {known}.")
     words = [word.strip() for word in listed.split(";" if ";" in listed else ",")]
     values = [_value(name, word) for word in words if word]
@@ -69,13 +69,19 @@ def parse_axis(text: str) -> Axis:
 
 
 def parse_axes(texts: list[str]) -> tuple[Axis, ...]:
-    """Settings before loads: a setting changes as rarely as possible. Raises ConfigError."""
+    """Settings and engines before loads: they change as rarely as possible. Raises ConfigError."""
     axes = [parse_axis(text) for text in texts]
     names = [axis.name for axis in axes]
     if len(set(names)) < len(names) or set(LOADS) <= set(names):
         raise ConfigError(
             f"The sweep repeats an axis: {', '.join(names)}.",
             "Use each setting once, and either concurrency or request_rate.",
+        )
+    settings = [name for name in names if name not in NO_SETTINGS]
+    if ENGINE in names and settings:
+        raise ConfigError(
+            f"{', '.join(settings)} cannot be changed on other engines.",
+            "Compare engines at several loads; set up one engine for each value.",
         )
     count = 1
     for axis in axes:
@@ -86,6 +92,8 @@ def parse_axes(texts: list[str]) -> tuple[Axis, ...]:
 
 
 def _value(name: str, word: str) -> Any:
+    if name == ENGINE:
+        return word
     if name not in LOADS:
         return setting_value(SETTINGS[name], word)
     most = MAX_CONCURRENCY if name == "concurrency" else MAX_RATE

@@ -6,19 +6,85 @@ import csv
 import html
 import io
 import json
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
+from app.bench.differences import as_dict as differences_as_dict
 from app.bench.differences import differences, has_interval
 from app.bench.export import html_page, write
 from app.bench.goals import FIGURES, NAMES
 from app.bench.ranking import pareto, users_under
 from app.bench.record import COLUMNS, BenchResult, figure_of, level_of
-from app.bench.sweep import Point, axis_title, value_words
+from app.bench.sweep import ENGINE, Point, axis_title, value_words
 from app.storage.intervals import ONE_RUN
 from engine.units import NOTHING, change_text, duration_text, rate_text
+
+CHANGE = "change"
+_LEADING = (("output_tokens_per_s", ""), ("ttft_ms", "p50"), ("itl_ms", "p50"))
+
+
+class Line(NamedTuple):
+    """A row. is_change: of engines, from the first one at the same load to the row above."""
+
+    point: Point
+    texts: list[str]
+    is_change: bool = False
+
+
+def lines(result: BenchResult) -> list[Line]:
+    found = []
+    for point in result.points:
+        found.append(Line(point, cells(point, result)))
+        base = baseline(point, result.points)
+        if base is not None and base.is_measured and point.is_measured:
+            texts, _ = change_cells(point, base, result)
+            texts[result.axes.index(ENGINE)] = CHANGE
+            found.append(Line(point, texts, is_change=True))
+    return found
+
+
+def baseline(point: Point, points: Sequence[Point]) -> Point | None:
+    """The point of the first engine at the same load; None for that one, and without engines."""
+    if ENGINE not in point.settings:
+        return None
+    first = {**point.settings, ENGINE: points[0].settings[ENGINE]}
+    found = next((one for one in points if one.settings == first), None)
+    return None if found is point else found
+
+
+def full_answer(result: BenchResult) -> str:
+    """The answer; of engines also each against the first, at the last load."""
+    engines = _engines_in_words(result.points)
+    if engines and not result.goals.limits:
+        return engines
+    return f"{result.answer} {engines}".strip()
+
+
+def _engines_in_words(points: Sequence[Point]) -> str:
+    last: dict[str, tuple[Point, Point]] = {}
+    for point in points:
+        base = baseline(point, points)
+        if base is not None and base.is_measured and point.is_measured:
+            last[point.settings[ENGINE]] = point, base
+    return " ".join(_against(*pair) for pair in last.values())
+
+
+def _against(point: Point, base: Point) -> str:
+    found, parts = differences(base.rounds, point.rounds), []
+    for (key, statistic, title, _), one in zip(COLUMNS, found, strict=True):
+        if (key, statistic) not in _LEADING or one is None:
+            continue
+        is_clear = one.half is None or abs(one.change) > one.half
+        parts.append(f"{title} {one}" if is_clear else f"{title} no clear difference ({one})")
+    loads = "".join(
+        f", {axis_title(name).lower()} {value_words(name, value)}"
+        for name, value in point.settings.items() if name != ENGINE
+    )  # fmt: skip
+    head = f"{point.settings[ENGINE]} against {base.settings[ENGINE]}{loads}"
+    return f"{head}: {', '.join(parts)}."
 
 
 def as_dict(result: BenchResult) -> dict[str, Any]:
@@ -30,10 +96,14 @@ def as_dict(result: BenchResult) -> dict[str, Any]:
             for key, statistic, _, _ in COLUMNS
             if (half := point.interval(key, statistic)) is not None
         }
+        base = baseline(point, result.points)
+        changes = {} if base is None else differences_as_dict(
+            differences(base.rounds, point.rounds)
+        )  # fmt: skip
         points.append({
             "settings": point.settings, **point.figures, "goodput": point.goodput(result.goals),
-            "interval_95": intervals, "error": point.error or None, "rounds": point.rounds,
-            "predicted": point.predicted or None,
+            "interval_95": intervals, "change": changes, "error": point.error or None,
+            "rounds": point.rounds, "predicted": point.predicted or None,
         })  # fmt: skip
     best, by_excess = result.best, lambda point: result.goals.excess(point.figures)
     return {
@@ -113,30 +183,39 @@ def _cell(value: float | None, half: float | None) -> str:
 
 def as_text(result: BenchResult) -> str:
     """The table, then the answer and failures."""
-    rows = [heads(result), *(cells(point, result) for point in result.points)]
+    rows = [heads(result), *(line.texts for line in lines(result))]
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-    lines = [
+    told = [
         "   ".join(text.rjust(width) for text, width in zip(row, widths, strict=True))
         for row in rows
     ]
-    lines += [f"{p.label} failed: {p.error}" for p in result.points if p.error]
-    found = result.answer if result.goals.limits else ""
-    return "\n".join([*lines, "", found]).rstrip()
+    told += [f"{p.label} failed: {p.error}" for p in result.points if p.error]
+    has_answer = bool(result.goals.limits) or ENGINE in result.axes
+    return "\n".join([*told, "", full_answer(result) if has_answer else ""]).rstrip()
 
 
 def as_csv(result: BenchResult) -> str:
-    """One line per point; plain numbers, and the half width of each 95 % interval."""
+    """One line per point; plain numbers, and the half width of each 95 % interval. Of engines also
+    the changes from the first one, as fractions."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     names = [".".join(filter(None, (key, statistic))) for key, statistic, _, _ in COLUMNS]
-    both = [name for one in names for name in (one, f"{one}.interval_95")]
+    has_changes = ENGINE in result.axes
+    ends: tuple[str, ...] = ("", ".interval_95")
+    if has_changes:
+        ends = (*ends, ".change", ".change_interval_95")
+    both = [name + end for name in names for end in ends]
     own = _predicted_figures(result) if _has_predictions(result) else []
     more = [".".join(filter(None, (key, statistic, "predicted"))) for key, statistic, _, _ in own]
     writer.writerow([*result.axes, *both, "goodput", *more, "error"])
     for point in result.points:
         row: list[Any] = list(point.settings.values())
-        for key, statistic, _, _ in COLUMNS:
+        base = baseline(point, result.points)
+        changes = differences(base.rounds if base is not None else (), point.rounds)
+        for (key, statistic, _, _), change in zip(COLUMNS, changes, strict=True):
             row += [figure_of(point, key, statistic), point.interval(key, statistic)]
+            if has_changes:
+                row += change or (None, None)
         row.append(point.goodput(result.goals))
         for key, statistic, _, _ in own:
             known = point.predicted
@@ -150,8 +229,8 @@ def as_html(result: BenchResult) -> str:
     as JSON."""
     return html_page(
         f"{result.model}, {result.work}", f"{result.created} · {result.precision}",
-        result.answer, _svg(result),
-        [heads(result), *(cells(point, result) for point in result.points)],
+        full_answer(result), _svg(result),
+        [heads(result), *(line.texts for line in lines(result))],
         as_dict(result),
     )  # fmt: skip
 

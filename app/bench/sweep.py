@@ -27,9 +27,12 @@ from engine.config import SETTINGS
 from engine.errors import InferdeckError, describe
 from engine.units import rough_duration, setting_text
 
-AXES = {"concurrency": "Concurrency", "request_rate": "Request rate"}
-LOADS = tuple(AXES)
-"""Axes that are no settings."""
+LOADS = ("concurrency", "request_rate")
+ENGINE = "engine"
+"""The axis of engines, by name; their settings are their own."""
+AXES = {"concurrency": "Concurrency", "request_rate": "Request rate", ENGINE: "Engine"}
+NO_SETTINGS = tuple(AXES)
+"""Axes that are no settings of our engine."""
 TURNS = 2
 """Requests of a run for each concurrent one, at least: else the load ends while it still rises."""
 CURVE = tuple(range(0, 101, 2))
@@ -41,7 +44,7 @@ class SweepCancelledError(Exception):
 
 
 class Axis(NamedTuple):
-    """`name`: one of `LOADS` or an engine setting."""
+    """`name`: one of `NO_SETTINGS` or an engine setting."""
 
     name: str
     values: tuple[Any, ...]
@@ -53,7 +56,7 @@ def axis_title(name: str) -> str:
 
 def value_words(axis: str, value: Any) -> str:
     """A load is a number; settings that are fractions are shown in percent."""
-    return f"{value:,g}" if axis in AXES else setting_text(value)
+    return f"{value:,g}" if axis in LOADS else setting_text(value)
 
 
 class Bench(Protocol):

@@ -44,6 +44,7 @@ examples:
   inferdeck bench --workload mixed-lengths --compare kv_allocation=paged,contiguous
   inferdeck bench --workload voice-bot --sweep concurrency=1,2,4,8 --goodput ttft:500 itl:50
   inferdeck bench --workload query-rewrite --sweep max_num_seqs=4,8,16 --rounds 3 --output s.html
+  inferdeck bench --workload voice-bot --sweep engine=Inferdeck,http://host:8000 --rounds 3
   inferdeck bench --prompts questions.csv --concurrency 4
   inferdeck bench --base-url http://host:8000 --workload query-rewrite
 
@@ -121,7 +122,7 @@ def run(args: argparse.Namespace) -> int:
     is_remote = args.base_url is not None
     if is_remote:
         _refuse_engine_options(args)
-    elif args.api_key is not None or args.served_model is not None:
+    elif (args.api_key is not None or args.served_model is not None) and not _has_engines(args):
         raise ConfigError("--api-key and --served-model require --base-url.", "Add --base-url URL.")
     comparison = comparison_of(args.compare)
     plan = plan_of(args)
@@ -162,6 +163,10 @@ def run(args: argparse.Namespace) -> int:
         error = next(figures["error"] for figures in columns.values() if figures["error"])
         print(f"inferdeck: {failed} requests failed: {error}", file=sys.stderr)
     return 1 if failed else 0
+
+
+def _has_engines(args: argparse.Namespace) -> bool:
+    return any(text.lstrip("-").startswith("engine=") for text in args.sweep)
 
 
 Measured = tuple[dict[str, Any], dict[str, dict[str, Any]], str]

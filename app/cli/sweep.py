@@ -31,7 +31,8 @@ def add_sweep_options(parser: argparse.ArgumentParser) -> None:
     add_options(
         parser.add_argument_group("sweep"),
         ("--sweep NAME=V1,V2", values.name, "Measure at each value of concurrency, request_rate or "
-         "an engine setting; repeat for every combination. The result is kept as a run.", []),
+         "an engine setting; repeat for every combination. engine=Inferdeck,URL compares engines. "
+         "The result is kept as a run.", []),
     )  # fmt: skip
     add_goal_options(parser)
 
@@ -77,11 +78,15 @@ def run_sweep(
     """Run, print and store the points of `args.sweep`: all, or those that a search chooses; 1
     if one failed."""
     from app.bench.axes import parse_axes
+    from app.bench.engines import OWN, EnginesBench, Reached
     from app.bench.point_table import as_dict, as_text, export
     from app.bench.ranking import Objective
     from app.bench.record import BenchResult, to_run
-    from app.bench.sweep import LOADS, Sweep
+    from app.bench.remote import RemoteBench
+    from app.bench.sweep import ENGINE, LOADS, NO_SETTINGS, Sweep
+    from app.clients.target import Target
     from app.paths import runs_dir
+    from app.server.options import KEY_VARIABLE
     from app.storage.run_records import State
     from app.storage.run_store import RunStore
     from engine.hardware.machine import machine_info
@@ -89,7 +94,10 @@ def run_sweep(
     axes = parse_axes(args.sweep)
     if args.compare:
         raise ConfigError("--compare and --sweep exclude each other.", "Omit --compare.")
-    settings = [axis.name for axis in axes if axis.name not in LOADS]
+    settings = [axis.name for axis in axes if axis.name not in NO_SETTINGS]
+    engines = next((axis.values for axis in axes if axis.name == ENGINE), ())
+    if engines and (args.base_url is not None or make_search is not None):
+        raise ConfigError("Engines are compared by bench alone.", "Use engine=Inferdeck,URL.")
     if args.base_url is not None and settings:
         raise ConfigError(
             f"{', '.join(settings)} cannot be changed on a running server.",
@@ -120,13 +128,16 @@ def run_sweep(
             rounds=plan.rounds, objective=Objective(getattr(args, "objective", "throughput")),
         )  # fmt: skip
 
-    if args.base_url is not None:
-        from app.bench.remote import RemoteBench
-        from app.clients.target import Target
-        from app.server.options import KEY_VARIABLE
-
+    def reach(url: str) -> Reached:
         key = args.api_key if args.api_key is not None else os.environ.get(KEY_VARIABLE) or None
-        remote = RemoteBench(Target(args.base_url, key), plan, args.served_model or "")
+        return Reached(Target(url, key), args.served_model or "")
+
+    if engines and OWN not in engines:
+        result = measure(EnginesBench(None, reach, plan), ", ".join(engines), "")
+        measured = {}
+    elif args.base_url is not None:
+        server = reach(args.base_url)
+        remote = RemoteBench(server.target, plan, server.model)
         result = measure(remote, remote.model, "")
         measured = {"base_url": args.base_url}
     else:
@@ -136,7 +147,8 @@ def run_sweep(
             model = engine.model_info
             runner = BenchRunner(engine, plan, bandwidth=False)
             search = make_search(runner, axes, goals, show) if make_search else None
-            result = measure(runner, model.name, precision_name(model.dtype), search)
+            bench: Bench = EnginesBench(runner, reach, plan) if engines else runner
+            result = measure(bench, model.name, precision_name(model.dtype), search)
             config = engine.config
             measured = {"config": engine.config.as_dict(), "model": asdict(model)}
     report = {**measured, "machine": asdict(machine_info()), **as_dict(result)}

@@ -239,7 +239,7 @@ class Application(QObject):
             runs,
             BenchPage(
                 bridge, runs.book, self.engine_settings,
-                (of_chats(store), of_calls(server.serving.calls)),
+                (of_chats(store), of_calls(server.serving.calls)), server.bench_targets,
             ),
             server,
         )
@@ -313,7 +313,9 @@ class Application(QObject):
         )  # fmt: skip
         self.compare_in_chat = CompareInChat(self.pages.runs, session, bridge)
         switch = self.pages.server.switch
-        self.connection_commands = ConnectionCommands(switch, window.commands, self)
+        self.connection_commands = ConnectionCommands(
+            switch, self.pages.server.engines.use, window.commands, self
+        )
 
     def _make_presenters(self) -> None:
         """Presenters that show the state of engine and jobs in the window."""

@@ -52,7 +52,7 @@ def _connect_notices(app: Application) -> None:
     ):  # fmt: skip
         notice.connect(app.notices.show_notice)
     server = app.pages.server
-    for part in (server.switch, server.engines, server.cards.routed):
+    for part in (server.switch, server.engines.notices, server.cards.routed):
         part.notice.connect(app.notices.show_notice)
         part.notice_gone.connect(app.notices.dismiss)
     app.session.notice_gone.connect(app.notices.dismiss)

@@ -112,7 +112,17 @@ class FigureTable(QTableView, Generic[T]):
                 self.horizontalHeader().setSectionResizeMode(column, modes.ResizeToContents)
             self.horizontalHeader().setSectionResizeMode(last, modes.Stretch)
 
+    def choose(self, of: T) -> None:
+        """Select its first row, if it has one."""
+        rows = range(self.figures.rowCount())
+        found = next((row for row in rows if self._of(row) is of), None)
+        if found is not None:
+            self.selectRow(found)
+
+    def _of(self, row: int) -> T | None:
+        found = self.figures.row_at(row)
+        return None if found is None else found.of
+
     @property
     def chosen(self) -> T | None:
-        row = self.figures.row_at(self.currentIndex().row())
-        return None if row is None else row.of
+        return self._of(self.currentIndex().row())

@@ -9,13 +9,21 @@ from typing import Any
 
 from PySide6.QtCore import QObject, Signal
 
+from app.bench.engines import OWN
 from app.bench.goals import Goals
 from app.bench.ladder_record import LadderResult
 from app.bench.record import BenchResult
 from app.bench.runner import BenchRunner
-from app.bench.sweep import LOADS, Progress
+from app.bench.sweep import NO_SETTINGS, Progress
 from app.features.bench.engine import WindowEngine
-from app.features.bench.jobs import BenchPlan, Job, Result, make_job, values_before
+from app.features.bench.jobs import (
+    BenchPlan,
+    Job,
+    OtherEngines,
+    Result,
+    make_job,
+    values_before,
+)
 from app.features.bench.quality import measure_quality
 from app.features.models.precision import precision_text
 from app.link.bridge import EngineBridge
@@ -34,10 +42,11 @@ class BenchController(QObject):
     _moved = Signal(object)
 
     def __init__(
-        self, bridge: EngineBridge, keep: Callable[[RunRecord], object], parent: QObject
-    ) -> None:
+        self, bridge: EngineBridge, keep: Callable[[RunRecord], object], others: OtherEngines,
+        parent: QObject,
+    ) -> None:  # fmt: skip
         super().__init__(parent)
-        self._bridge, self._keep = bridge, keep
+        self._bridge, self._keep, self._others = bridge, keep, others
         self.goals = Goals()
         self.progress: Progress | None = None
         self.problem: ErrorInfo | None = None
@@ -69,7 +78,9 @@ class BenchController(QObject):
         quality = partial(measure_quality, cancelled=engine.is_over)
         try:
             runner = BenchRunner(engine, plan.for_engine(config), bandwidth=False)
-            job = make_job(plan, runner, engine, self.goals, quality, self._moved.emit)
+            job = make_job(
+                plan, runner, engine, self.goals, quality, self._moved.emit, self._others
+            )
         except Exception as error:
             self._close_engine()
             self.problem = ErrorInfo(str(error))
@@ -82,6 +93,10 @@ class BenchController(QObject):
         self._task = run_task(self, job.run, lambda _: self._end(), self._on_failed)
         self.changed.emit()
 
+    def engine_names(self) -> list[str]:
+        """Of those that can be compared: ours where it has a model, and the others."""
+        return [OWN] * (not self._bridge.is_remote) + self._others.names()
+
     def _why_not(self, plan: BenchPlan) -> ErrorInfo | None:
         bridge = self._bridge
         if not bridge.is_ready or bridge.config is None or bridge.plan is None:
@@ -89,9 +104,14 @@ class BenchController(QObject):
         why = bridge.look_only
         if bridge.model is not None and not bridge.model.is_described:
             why = "This server's settings cannot be changed while it runs."
-        changes = plan.ladder is not None or any(axis.name not in LOADS for axis in plan.axes)
+        changes = plan.ladder is not None or any(axis.name not in NO_SETTINGS for axis in plan.axes)
         if changes and why:
             return ErrorInfo(why, "Sweep concurrency or the request rate.")
+        known = self.engine_names()
+        unknown = [name for name in plan.engines if name not in known]
+        if unknown:
+            cause = f"Unknown engine: {', '.join(unknown)}."
+            return ErrorInfo(cause, f"Choose from: {', '.join(known)}.")
         searches = plan.ladder is not None or plan.tune is not None
         return NO_GOAL if searches and not self.goals.limits else None
 
@@ -151,6 +171,7 @@ class BenchController(QObject):
         if changed and self._bridge.is_ready:
             self._bridge.reconfigure(**changed)
         self._close_engine()
+        self._others.release()
         if job is None:
             return
         state = State.STOPPED if job.was_cancelled or is_closing else State.DONE

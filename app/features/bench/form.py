@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
@@ -25,6 +25,7 @@ from app.bench.workload import Workload
 from app.features.bench.jobs import BenchPlan
 from app.features.bench.modes import (
     TUNED,
+    AxisRow,
     LadderFields,
     TuneFields,
     axes_of,
@@ -68,11 +69,14 @@ class BenchForm(FittedFrame):
     goals_changed = Signal(object)
     mode_changed = Signal(object)
 
-    def __init__(self, bridge: EngineBridge, sources: Sequence[Source], parent: QWidget) -> None:
-        """sources: of prompts, beside presets and files."""
+    def __init__(
+        self, bridge: EngineBridge, sources: Sequence[Source], engines: Callable[[], list[str]],
+        parent: QWidget,
+    ) -> None:  # fmt: skip
+        """sources: of prompts, beside presets and files. engines: names of those to compare."""
         super().__init__(parent)
         self.setProperty("panel", True)
-        self._bridge = bridge
+        self._bridge, self._engines = bridge, engines
         self._rows: list[tuple[QHBoxLayout, tuple[QHBoxLayout, ...]]] = []
         self.workload = WorkloadBox(sources)
         self.workload.chosen.connect(self._on_prompts)
@@ -124,10 +128,8 @@ class BenchForm(FittedFrame):
         for row, name in zip(self.varied, TUNED, strict=True):
             row.box.setCurrentIndex(row.box.findData(name))
         for row in (*self.axes, *self.varied):
-            row.box.currentIndexChanged.connect(
-                lambda _, row=row: row.suggest(self._bridge.config)
-            )
-            row.suggest(self._bridge.config)
+            row.box.currentIndexChanged.connect(lambda _, row=row: self._suggest(row))
+            row.suggest(self._bridge.config, self._engines())
         self.tune, self.ladder = TuneFields(), LadderFields()
         self.rounds = dressed(
             QSpinBox(minimum=1, maximum=30, value=3), "Repetitions",
@@ -266,6 +268,10 @@ class BenchForm(FittedFrame):
         self.concurrency.setVisible(kind == 0)
         self.rate.setVisible(kind > 0)
         self.burstiness.setVisible(kind == 2)
+
+    def _suggest(self, row: AxisRow) -> None:
+        row.suggest(self._bridge.config, self._engines())
+        self.fit()
 
     def _on_mode(self) -> None:
         mode = self.mode

@@ -12,6 +12,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from app.bench.calibrate import CHANGED
+from app.bench.engines import EnginesBench, Reached
 from app.bench.goals import Goals
 from app.bench.ladder import EngineLadder, Ladder, MeasureQuality
 from app.bench.ladder_record import LadderResult
@@ -22,7 +23,16 @@ from app.bench.ranking import Objective
 from app.bench.record import BenchResult, to_run
 from app.bench.rungs import Choices, State, rungs_of, settings_of
 from app.bench.runner import BenchRunner, Plan
-from app.bench.sweep import LOADS, Axis, Progress, Sweep, SweepCancelledError
+from app.bench.sweep import (
+    ENGINE,
+    LOADS,
+    NO_SETTINGS,
+    Axis,
+    Bench,
+    Progress,
+    Sweep,
+    SweepCancelledError,
+)
 from app.bench.tuner import Tuner, most_trials
 from app.bench.workload import Workload
 from app.storage.run_records import RunRecord
@@ -84,6 +94,21 @@ class BenchPlan:
         return Plan(work, self.pace, num_warmups=self.num_warmups, rounds=self.rounds)
 
 
+    @property
+    def engines(self) -> tuple[str, ...]:
+        """Names of those that it compares."""
+        return next((axis.values for axis in self.axes if axis.name == ENGINE), ())
+
+
+class OtherEngines(Protocol):
+    """Engines beside the one of the window. `reach` is called by the thread of a job, the others in
+    the GUI thread; `release` when it has ended."""
+
+    def names(self) -> list[str]: ...
+    def reach(self, name: str, is_over: Callable[[], bool]) -> Reached: ...
+    def release(self) -> None: ...
+
+
 class JobEngine(Protocol):
     """What jobs need of the window's engine, besides a `SettableEngine`."""
 
@@ -109,10 +134,12 @@ class SweepJob:
     """All points of the axes, or those that a search chooses."""
 
     def __init__(
-        self, plan: BenchPlan, runner: BenchRunner, engine: JobEngine, goals: Goals, tell: Tell
-    ) -> None:
+        self, plan: BenchPlan, runner: BenchRunner, engine: JobEngine, goals: Goals, tell: Tell,
+        engines: EnginesBench | None = None,
+    ) -> None:  # fmt: skip
+        """engines: that measure in place of `runner`."""
         self._plan = plan
-        self.settings = [axis.name for axis in plan.axes if axis.name not in LOADS]
+        self.settings = [axis.name for axis in plan.axes if axis.name not in NO_SETTINGS]
         search, most = None, 0
         if plan.tune is not None:
             count = math.prod(len(axis.values) for axis in plan.axes)
@@ -124,8 +151,11 @@ class SweepJob:
                     runner, goals, search.objective, _encode_for(model), _unless_over(engine, tell)
                 )
                 self.settings = list(dict.fromkeys([*self.settings, *CHANGED]))
+        bench: Bench = runner
+        if engines is not None:
+            bench, tell = engines, engines.show
         self._sweep = Sweep(
-            runner, plan.axes, plan.pace, plan.workload.num_requests, plan.rounds, tell, search,
+            bench, plan.axes, plan.pace, plan.workload.num_requests, plan.rounds, tell, search,
             most,
         )  # fmt: skip
         self.run = self._sweep.run
@@ -186,11 +216,18 @@ class LadderJob:
 
 def make_job(
     plan: BenchPlan, runner: BenchRunner, engine: Any, goals: Goals,
-    measure_quality: MeasureQuality, tell: Tell,
+    measure_quality: MeasureQuality, tell: Tell, others: OtherEngines,
 ) -> Job:  # fmt: skip
+    """engine: a `JobEngine`."""
     if plan.ladder is not None:
         return LadderJob(plan, runner, engine, goals, measure_quality, tell)
-    return SweepJob(plan, runner, engine, goals, tell)
+    engines = None
+    if plan.engines:
+        own = runner if engine.model_info.is_described else None
+        reach = lambda name: others.reach(name, engine.is_over)
+        chosen = plan.for_engine(engine.config)
+        engines = EnginesBench(own, reach, chosen, tell, engine.is_over)
+    return SweepJob(plan, runner, engine, goals, tell, engines)
 
 
 def _encode_for(model: ModelInfo) -> Encode:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from PySide6.QtWidgets import QDoubleSpinBox, QHBoxLayout, QLineEdit, QSpinBox
@@ -9,7 +10,7 @@ from PySide6.QtWidgets import QDoubleSpinBox, QHBoxLayout, QLineEdit, QSpinBox
 from app.bench.axes import parse_axes, usual_values
 from app.bench.ranking import Objective
 from app.bench.rungs import AT_LOAD, Choices
-from app.bench.sweep import AXES, Axis
+from app.bench.sweep import AXES, ENGINE, Axis
 from app.features.bench.jobs import LadderChoice, TuneChoice
 from engine.config import SETTINGS, EngineConfig
 from engine.units import precision_name, setting_text, speculative_name
@@ -18,6 +19,11 @@ from widgets.controls.layouts import STRETCH, dressed, hbox, label
 from widgets.theme.fonts import scaled
 
 TUNED = ("max_num_seqs", "max_num_batched_tokens", "", "")
+VALUES_TIP = "Values, separated by commas"
+ENGINES_TIP = (
+    "Engines by name; changes are from the first. Managed engines are started, and stopped after."
+)
+VALUES_WIDTH, NAMES_WIDTH = 180, 260
 KV_TYPES = ("int8", "fp8")
 NGRAM = {"speculative_method": "ngram"}
 
@@ -32,11 +38,16 @@ class AxisRow(NamedTuple):
         name = self.box.currentData()
         return f"{name}={self.line.text()}" if name else ""
 
-    def suggest(self, config: EngineConfig | None) -> None:
-        """The usual values of the chosen axis."""
+    def suggest(self, config: EngineConfig | None, engines: Sequence[str]) -> None:
+        """The usual values of the chosen axis; of engines all, of which the user deletes some."""
         name = self.box.currentData()
         self.line.setVisible(bool(name))
-        if name:
+        self.line.setToolTip(ENGINES_TIP if name == ENGINE else VALUES_TIP)
+        self.line.setMinimumWidth(scaled(NAMES_WIDTH if name == ENGINE else VALUES_WIDTH))
+        if name == ENGINE:
+            has_commas = any("," in one for one in engines)
+            self.line.setText(("; " if has_commas else ", ").join(engines))
+        elif name:
             value = None
             if name in SETTINGS:
                 value = SETTINGS[name].default if config is None else getattr(config, name)
@@ -53,8 +64,8 @@ def axis_row(title: str, names: list[str], none: str = "") -> AxisRow:
         text = AXES.get(name) or f"{SETTINGS[name].label} ({SETTINGS[name].change.value})"
         box.addItem(text, name)
     box.setMinimumContentsLength(14)
-    line = dressed(QLineEdit(), f"{title}: values", "Values, separated by commas")
-    line.setMinimumWidth(scaled(180))
+    line = dressed(QLineEdit(), f"{title}: values", VALUES_TIP)
+    line.setMinimumWidth(scaled(VALUES_WIDTH))
     return AxisRow(box, line)
 
 

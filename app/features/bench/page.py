@@ -35,7 +35,7 @@ from app.bench.sweep import axis_title, value_words
 from app.features.bench.apply_bar import ApplyBar
 from app.features.bench.controller import BenchController
 from app.features.bench.form import BenchForm, Mode
-from app.features.bench.jobs import BenchPlan, Result
+from app.features.bench.jobs import BenchPlan, OtherEngines, Result
 from app.features.bench.ladder_view import LadderView
 from app.features.bench.prompts import Source
 from app.features.bench.results import LATENCY, MEMORY, ResultsView
@@ -64,13 +64,14 @@ class BenchPage(QWidget):
 
     def __init__(
         self, bridge: EngineBridge, book: RunBook, settings: EngineSettingsPanel,
-        sources: Sequence[Source] = (),
+        sources: Sequence[Source], others: OtherEngines,
     ) -> None:  # fmt: skip
-        """settings: applies those of a trial, with undo. sources: the user's own prompts."""
+        """settings: applies those of a trial, with undo. sources: the user's own prompts. others:
+        engines to compare ours with."""
         super().__init__()
         self._settings = settings
         self._bridge, self._book, self._sources = bridge, book, sources
-        self.bench = BenchController(bridge, book.keep, self)
+        self.bench = BenchController(bridge, book.keep, others, self)
         self.bench.changed.connect(self._on_changed)
         self._earlier: list[RunRecord] = []
         self._layout = vbox(of=self)
@@ -100,7 +101,7 @@ class BenchPage(QWidget):
 
     @cached_property
     def form(self) -> BenchForm:
-        form = BenchForm(self._bridge, self._sources, self)
+        form = BenchForm(self._bridge, self._sources, self.bench.engine_names, self)
         form.run_wanted.connect(self._start)
         form.cancel_wanted.connect(self.bench.cancel)
         form.goals_changed.connect(self.bench.set_goals)

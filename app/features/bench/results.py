@@ -11,9 +11,9 @@ from PySide6.QtGui import QFont, QResizeEvent
 from PySide6.QtWidgets import QFrame, QSplitter, QWidget
 
 from app.bench.goals import NAMES
-from app.bench.point_table import cells, change_cells, heads
+from app.bench.point_table import cells, change_cells, full_answer, heads, lines
 from app.bench.record import BenchResult, figure_of
-from app.bench.sweep import CURVE, LOADS, Point, axis_title
+from app.bench.sweep import CURVE, NO_SETTINGS, Point, axis_title
 from app.features.bench.apply_bar import ApplyBar
 from app.features.bench.trials import dots_of, latency_of, memory_mib
 from engine.units import setting_text
@@ -95,7 +95,7 @@ class ResultsView(QFrame):
 
     def show_result(self, result: BenchResult | None) -> None:
         self.result = result
-        self.answer.setText(result.answer if result is not None else EMPTY)
+        self.answer.setText(full_answer(result) if result is not None else EMPTY)
         self._fill()
         self._draw()
 
@@ -117,7 +117,10 @@ class ResultsView(QFrame):
             return
         best = result.best
         mark = lambda point: "best" if point is best else "failed" if point.error else ""
-        rows = [FigureRow(p, cells(p, result), mark(p), p.error) for p in result.points]
+        rows = [
+            FigureRow(p, texts, "muted" if is_change else mark(p), CHANGE if is_change else p.error)
+            for p, texts, is_change in lines(result)
+        ]
         headings = heads(result)
         if other is not None and other.axes == result.axes:
             headings = ["Run", *headings]
@@ -147,13 +150,12 @@ class ResultsView(QFrame):
 
     def _settings(self, point: Point | None) -> dict[str, Any]:
         settings = point.settings if point is not None else {}
-        return {name: value for name, value in settings.items() if name not in LOADS}
+        return {name: value for name, value in settings.items() if name not in NO_SETTINGS}
 
     def _on_dot(self, index: int) -> None:
         """A click applies; the row of the point is selected."""
         point = self._dotted[index]
-        if self.result is not None and point in self.result.points:
-            self.table.selectRow(self.result.points.index(point))
+        self.table.choose(point)
         self.bar.apply_wanted.emit(self._settings(point))
 
     # Curves -------------------------------------------------------------------------------------

@@ -39,6 +39,19 @@ FIGURES = (
     Figure("ttft", "TTFT p50", "00.0 ms (n=00)", f"Time to first token, all clients, {_POLLED}"),
     Figure("itl", "ITL p50", "00.0 ms (n=00)", f"Inter-token latency, all clients, {_POLLED}"),
 )  # fmt: skip
+DETAILS = (
+    Figure("queue", "Queue mean", "not reported", f"From arrival to the first step, {_POLLED}"),
+    Figure("prefill", "Prefill mean", "not reported",
+           f"From the first step to the first token, {_POLLED}"),
+    Figure("decode", "Decode mean", "not reported",
+           f"From the first token of a reply to its last, {_POLLED}"),
+    Figure("hits", "Prefix hits", "not reported",
+           f"Prompt tokens found in the prefix cache, % {_POLLED}"),
+    Figure("preemptions", "Preemptions", "not reported", f"Requests preempted {_POLLED}"),
+    Figure("acceptance", "Accepted", "not reported",
+           f"Drafted tokens accepted, % {_POLLED}. Not reported without speculative decoding."),
+)  # fmt: skip
+"""Of other engines, from their metrics."""
 _TIPS = {
     "tokens": FIGURES[3].tip,
     "ttft": FIGURES[4].tip.replace(_POLLED, LATENCY_SPAN),
@@ -195,6 +208,8 @@ class ConnectionCard(EngineCard):
         )  # fmt: skip
         self.watcher = watcher
         self._is_in_use = False
+        self.details = FigureRow(f"{connection.name} details", DETAILS, width=92)
+        self.more.addWidget(self.details)
         every = duration_text(POLL_MS / 1e3)
         tip = f"Poll metrics every {every}, even while this page is hidden"
         self.watch = dressed(QCheckBox("Poll in background"), tip=tip)
@@ -228,10 +243,13 @@ class ConnectionCard(EngineCard):
             if not figures.has_metrics:
                 words += " · no metrics"
         self.state.say(words, KINDS[state])
+        texts = figures.texts() if figures is not None else {}
+        self.details.show_values(texts)
+        self.details.set_muted(state is not LinkState.LIVE)
         if self.is_measured:
             return
         self._shown = None
-        self.figures.show_values(figures.texts() if figures is not None else {})
+        self.figures.show_values(texts)
         self.figures.set_muted(state is not LinkState.LIVE)
         for figure in FIGURES:
             self.figures.set_tip(figure.key, figure.tip)

@@ -20,6 +20,7 @@ from app.clients.connection import Connection, new_connection
 from app.clients.target import ServerType, Target
 from app.features.serve.beside import Beside, may_run_beside
 from app.features.serve.connections import ConnectionStore
+from app.features.serve.managed_notices import ManagedNotices
 from app.features.serve.switch import EngineSwitch
 from app.link.tasks import Task, run_task
 from app.managed.command import LOOPBACK, free_port
@@ -27,7 +28,6 @@ from app.managed.drain import drain
 from app.managed.launch import Launch
 from app.managed.process import ManagedProcess, State, Status
 from app.managed.replicas import check
-from app.window.notices import error_notice
 from engine.errors import ErrorInfo, InferdeckError, describe
 from widgets.live.figures import StateKind
 
@@ -46,13 +46,9 @@ KINDS: dict[State, StateKind] = {
 
 
 class ManagedEngines(QObject):
-    """`changed(connection id)`. `log_wanted`, `edit_wanted`: of a connection id."""
+    """`changed(connection id)`. `notices`: of engines that ended."""
 
     changed = Signal(str)
-    notice = Signal(object)  # Notice
-    notice_gone = Signal(str)
-    log_wanted = Signal(str)
-    edit_wanted = Signal(str)
     _moved = Signal(str)  # from a thread of the process
 
     def __init__(self, store: ConnectionStore, switch: EngineSwitch, parent: QObject) -> None:
@@ -65,6 +61,9 @@ class ManagedEngines(QObject):
         self._to_restart: set[str] = set()
         self._drains: dict[str, Task] = {}
         self._checks: dict[str, Task] = {}  # of the replicas of routers that start
+        self.notices = ManagedNotices(self)
+        self.notices.start_wanted.connect(self.start)
+        self.notices.apply_wanted.connect(self.apply)
         self._beside = Beside(self)
         self._beside.changed.connect(self.changed)
         self._beside.ready.connect(self._on_ready_beside)
@@ -102,6 +101,15 @@ class ManagedEngines(QObject):
     def is_ready(self, connection_id: str) -> bool:
         return self.status(connection_id).state is State.READY
 
+    def is_used(self, connection_id: str) -> bool:
+        """Whether the window uses it."""
+        return self._switch.used_id == connection_id
+
+    def pid(self, connection_id: str) -> int | None:
+        """Of its supervisor."""
+        process = self._processes.get(connection_id)
+        return None if process is None else process.pid
+
     def lines(self, connection_id: str) -> list[str]:
         """The last lines of its log."""
         process = self._processes.get(connection_id)
@@ -131,10 +139,22 @@ class ManagedEngines(QObject):
 
     def start(self, connection_id: str) -> None:
         """Start; the window uses it once it is ready."""
-        if self.is_running(connection_id):
-            return
-        self._to_use.add(connection_id)
-        self._start(connection_id)
+        if not self.is_running(connection_id):
+            self._to_use.add(connection_id)
+            self.run(connection_id)
+
+    def run(self, connection_id: str) -> None:
+        """Start; the window goes on with the engine that it uses."""
+        if not self.is_running(connection_id):
+            self._start(connection_id)
+
+    def use(self, connection: Connection) -> None:
+        """Use an engine of either kind: one of this window that does not run is started first."""
+        if self._store.launch(connection.id) is None or self.is_ready(connection.id):
+            self._switch.use(connection)
+        else:
+            self._to_use.add(connection.id)
+            self.run(connection.id)
 
     def restart(self, connection_id: str) -> None:
         """Restart once its requests are finished, or after `DRAIN_S`. A second call does not wait
@@ -190,7 +210,7 @@ class ManagedEngines(QObject):
         launch, connection = self._store.launch(connection_id), self._store.find(connection_id)
         if launch is None or connection is None:
             return
-        self.notice_gone.emit(_key(connection_id))
+        self.notices.clear(connection_id)
         self._failures.pop(connection_id, None)
         self._processes.pop(connection_id, None)
         if launch.is_router:
@@ -266,10 +286,7 @@ class ManagedEngines(QObject):
         connection, old = self._store.find(connection_id), self._processes.get(connection_id)
         if connection is not None and old is not None:
             self._store.set_launch(connection_id, old.launch)
-            title = f"{connection.name} continues with its previous settings."
-            self.notice.emit(
-                error_notice(_key(connection_id), title, error, *self._ways(connection_id))
-            )
+            self.notices.kept(connection, error)
 
     def _on_taken_moved(self, connection_id: str, process: ManagedProcess) -> None:
         if self._processes.get(connection_id) is process:
@@ -320,17 +337,7 @@ class ManagedEngines(QObject):
 
     def _complain(self, connection: Connection, error: ErrorInfo) -> None:
         known, tried = self._before.get(connection.id), self._store.launch(connection.id)
-        again = ("Restart", partial(self.start, connection.id))
-        if known is not None and known != tried:
-            again = ("Use previous settings", partial(self.apply, connection.id, known))
-        title, ways = f"{connection.name} stopped.", self._ways(connection.id)
-        self.notice.emit(error_notice(_key(connection.id), title, error, again, *ways))
-
-    def _ways(self, connection_id: str) -> tuple[tuple[str, Callable[[], object]], ...]:
-        return (
-            ("Show log", partial(self.log_wanted.emit, connection_id)),
-            ("Edit", partial(self.edit_wanted.emit, connection_id)),
-        )
+        self.notices.ended(connection, error, known if known != tried else None)
 
     def _stop_deleted(self) -> None:
         for connection_id in set(self._processes):
@@ -341,7 +348,3 @@ class ManagedEngines(QObject):
 def _name(connection_id: str) -> str:
     """Of its container and its files."""
     return f"inferdeck-{connection_id}"
-
-
-def _key(connection_id: str) -> str:
-    return f"managed-{connection_id}"

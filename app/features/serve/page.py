@@ -9,6 +9,7 @@ from PySide6.QtGui import QShowEvent
 from PySide6.QtWidgets import QStackedWidget, QWidget
 
 from app.features.models.session import ModelSession
+from app.features.serve.bench_targets import BenchTargets
 from app.features.serve.cards import EngineCards
 from app.features.serve.connections import ConnectionStore, KeyCache
 from app.features.serve.connections_panel import ConnectionsPanel
@@ -153,6 +154,7 @@ class ServerPage(QWidget):
             bridge, session, self.store, self.serving.is_own, lambda: self.serving.is_on, self
         )
         self.engines = ManagedEngines(self.store, self.switch, self)
+        self.bench_targets = BenchTargets(self.store, self.engines, self)
         self.cards = EngineCards(
             bridge, self.store, metrics, clock, lambda: self.switch.used_id, self.engines
         )
@@ -185,14 +187,14 @@ class ServerPage(QWidget):
         self.view.free_port_wanted.connect(panel.take_port)
         self.view.requests_wanted.connect(self.requests_wanted)
         self.serving.changed.connect(self.commands_changed)
-        self.cards.use_wanted.connect(self.switch.use)
+        self.cards.use_wanted.connect(self.engines.use)
         self.cards.back_wanted.connect(self.switch.back)
         self.cards.edit_wanted.connect(self.edit)
         self.cards.polled.connect(self.connections.polled)
         self.switch.edit_wanted.connect(self.edit)
         self.switch.changed.connect(self.cards.mark)
-        self.engines.edit_wanted.connect(self.edit)
-        self.engines.log_wanted.connect(self._show_log)
+        self.engines.notices.edit_wanted.connect(self.edit)
+        self.engines.notices.log_wanted.connect(self._show_log)
 
     # For the window ----------------------------------------------------------------------------
 

@@ -177,9 +177,12 @@ def use_id(connection_id: str) -> str:
 class ConnectionCommands(QObject):
     """Keeps one command per connection."""
 
-    def __init__(self, switch: EngineSwitch, registry: CommandRegistry, parent: QObject) -> None:
+    def __init__(
+        self, switch: EngineSwitch, use: Callable[[Connection], object], registry: CommandRegistry,
+        parent: QObject,
+    ) -> None:  # fmt: skip
         super().__init__(parent)
-        self._switch, self._registry = switch, registry
+        self._switch, self._use_engine, self._registry = switch, use, registry
         self._names: dict[str, str] = {}
         switch.store.changed.connect(self.renew)
         switch.changed.connect(registry.refresh)
@@ -207,5 +210,5 @@ class ConnectionCommands(QObject):
     def _use(self, connection_id: str) -> None:
         found = self._switch.store.find(connection_id)
         if found is not None and self._switch.used_id != connection_id:
-            self._switch.use(found)
+            self._use_engine(found)
         self._registry.refresh()

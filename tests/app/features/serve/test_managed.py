@@ -18,6 +18,7 @@ from app.features.serve.launch_panel import APPLY, RUNNING, START
 from app.features.serve.managed import ManagedEngines
 from app.features.serve.managed_card import ManagedCard
 from app.features.serve.page import OTHERS, ServerPage
+from app.features.serve.switch import NOTICE, use_id
 from app.main.application import Application
 from app.managed.command import is_taken
 from app.managed.launch import Launch, Place
@@ -84,6 +85,24 @@ def test_a_started_engine_is_used_and_ends_with_stop(
     assert page.engines.status(known).error is None and not is_taken(port)
     qtbot.waitUntil(lambda: not page.switch.is_elsewhere)
     assert not card.stop.isEnabled() and not card.use.isEnabled()
+
+
+def test_the_command_of_a_stopped_engine_starts_it_and_uses_it(
+    qtbot: QtBot, page: ServerPage, application: Application, launch: Launch
+) -> None:
+    known = page.engines.add("vLLM", launch).id
+    application.window.commands.run(use_id(known))
+    qtbot.waitUntil(lambda: page.switch.used_id == known, timeout=WAIT_MS)
+    assert page.engines.is_ready(known) and application.notices.notice(NOTICE) is not None
+
+
+def test_an_engine_that_starts_is_used_once_it_is_ready(
+    qtbot: QtBot, page: ServerPage, application: Application, launch: Launch
+) -> None:
+    connection = page.engines.add("vLLM", launch)
+    page.engines.run(connection.id)
+    page.engines.use(connection)
+    qtbot.waitUntil(lambda: page.switch.used_id == connection.id, timeout=WAIT_MS)
 
 
 def test_a_killed_engine_is_said_within_5_s_and_restarts_at_its_address(
