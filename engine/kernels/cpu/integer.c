@@ -124,16 +124,16 @@ static void round_row(const activations *to, int64_t row, const void *x, int typ
  * lines at a time. */
 #define AHEAD 2048
 
-/* To sums [R][S], the products of some inputs' codes, which lie `apart` from one panel to the next,
- * and of R rows of x. Codes that lie `ahead` are fetched. */
-INLINE void add_some(ints sums[4][4], const uint8_t *codes, int64_t apart, int64_t ahead,
-                     const int8_t *x, int64_t stride, int64_t inputs, const int R, const int S,
-                     const int bits) {
+/* To sums [R][S], the products of a group's codes, which lie `apart` from one panel to the next, and
+ * of R rows of x. Where one `fetches`, codes that lie `ahead` are. */
+INLINE void add_products(ints sums[4][4], const uint8_t *codes, int64_t apart, int64_t ahead,
+                         const int8_t *x, int64_t stride, int64_t inputs, const int R,
+                         const int S, const int bits, const int fetches) {
     for (int64_t k = 0; k < inputs; k += bits == 4 ? 8 : 4, codes += 64) {
         bytes first[4], second[4];
         UNROLLED(s, S) {
             const uint8_t *from = codes + s * apart;
-            _mm_prefetch((const char *)from + ahead, _MM_HINT_T1);
+            if (fetches) _mm_prefetch((const char *)from + ahead, _MM_HINT_T1);
             first[s] = load_bytes(from);
             if (bits == 4) second[s] = high_nibbles(first[s]), first[s] = low_nibbles(first[s]);
         }
@@ -151,40 +151,37 @@ INLINE void add_some(ints sums[4][4], const uint8_t *codes, int64_t apart, int64
     }
 }
 
-/* The same of the group of w that begins `start` inputs from the panels' beginning. is_near: rows
- * before these have read the codes. */
-INLINE void add_products(ints sums[4][4], const packed *w, const uint8_t *panels, int is_near,
-                         int64_t start, const int8_t *x, int64_t stride, const int R, const int S,
-                         const int bits) {
-    const int64_t input_bytes = bits * LANES / 8, panel_bytes = w->inputs * input_bytes;
-    const int64_t end = start + w->group, some = AHEAD / input_bytes;
-    for (int64_t k = start; k < end; k += some) {
-        const int64_t inputs = least(some, end - k), from = k * input_bytes;
-        /* behind these panels' end lie S - 1 that were read beside them, then those to be read */
-        const int64_t left = panel_bytes - from - inputs * input_bytes;
-        const int64_t ahead = is_near ? 0 : AHEAD + (left < AHEAD ? (S - 1) * panel_bytes : 0);
-        add_some(sums, panels + from, panel_bytes, ahead, x + k, stride, inputs, R, S, bits);
-    }
+/* How far ahead of the codes of group g of S panels others are fetched. Behind the end of panels lie
+ * those that were read beside them, and then the ones that are next. */
+INLINE int64_t reach(const packed *w, int64_t g, const int S, const int bits) {
+    const int64_t panel_bytes = w->inputs * (bits * LANES / 8);
+    const int64_t group_bytes = w->group * (bits * LANES / 8);
+    const int ends = group_bytes <= AHEAD && (g + 1) * group_bytes + AHEAD > panel_bytes;
+    return AHEAD + (ends ? (S - 1) * panel_bytes : 0);
 }
 
-/* R rows from `row` on by S panels from `panel` on: out [R][S * 16]. */
-INLINE void tile(const packed *w, const activations *x, int64_t row, int64_t panel, int is_near,
-                 float *out, const int R, const int S, const int bits, const int parts) {
-    const int64_t groups = w->inputs / w->group, at = row * x->stride;
-    const uint8_t *codes = w->codes + panel * w->inputs * bits / 8 * LANES;
+/* R rows from `row` on by S panels from `panel` on: out [R][S * 16]. fetches: no rows before these
+ * have read the codes. */
+INLINE void tile(const packed *w, const activations *x, int64_t row, int64_t panel, float *out,
+                 const int R, const int S, const int bits, const int parts, const int fetches) {
+    const int64_t groups = w->inputs / w->group, panel_bytes = w->inputs * bits / 8 * LANES;
     floats total[4][4];
     UNROLLED(r, R) UNROLLED(s, S) total[r][s] = no_floats();
     for (int64_t g = 0; g < groups; g++) {
-        const int64_t start = g * w->group;
+        const uint8_t *codes = w->codes + panel * panel_bytes + g * w->group * bits / 8 * LANES;
+        const int64_t start = row * x->stride + g * w->group;
+        const int64_t ahead = reach(w, g, S, bits);
         ints sums[4][4];
         UNROLLED(r, R) UNROLLED(s, S) sums[r][s] = no_ints();
-        add_products(sums, w, codes, is_near, start, x->high + at, x->stride, R, S, bits);
+        add_products(sums, codes, panel_bytes, ahead, x->high + start, x->stride, w->group, R, S,
+                     bits, fetches);
         if (parts == 2) {
             int has_low = 0;
             UNROLLED(r, R) has_low |= x->has_low[(row + r) * groups + g];
             UNROLLED(r, R) UNROLLED(s, S) sums[r][s] = joined(sums[r][s], no_ints());
             if (has_low)
-                add_products(sums, w, codes, is_near, start, x->low + at, x->stride, R, S, bits);
+                add_products(sums, codes, panel_bytes, ahead, x->low + start, x->stride, w->group,
+                             R, S, bits, 0);
         }
         UNROLLED(s, S) {
             const int64_t place = ((panel + s) * groups + g) * LANES;
@@ -210,10 +207,11 @@ INLINE void keep(const packed *w, int64_t row, int64_t panel, const float *found
                      left < S * LANES ? left : S * LANES, type);
 }
 
-#define TILE(R, S)                                             \
-    do {                                                       \
-        tile(w, x, row, panel, row > first, found, R, S, bits, parts); \
-        keep(w, row, panel, found, R, S, y, type);             \
+#define TILE(R, S)                                                            \
+    do {                                                                      \
+        if (row == first) tile(w, x, row, panel, found, R, S, bits, parts, 1); \
+        else tile(w, x, row, panel, found, R, S, bits, parts, 0);             \
+        keep(w, row, panel, found, R, S, y, type);                            \
     } while (0)
 
 /* Rows from `row` to `end` by S panels, several rows at a time. */
