@@ -9,7 +9,7 @@ The socket is ZeroMQ's: ZMTP 3.0 (rfc.zeromq.org/spec/23) with the mechanism NUL
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
@@ -20,7 +20,10 @@ from app.clients.target import Address
 from engine.snapshot import BLOCK_CACHED, BLOCK_FREE, BlockSnapshot
 
 PATH = "kv_event_sources"
-MAX_BLOCKS, MAX_FRAME = 1 << 22, 1 << 26
+MAX_BLOCKS, MAX_FRAME = 1 << 20, 1 << 24
+MAX_BLOCK_SIZE = 1 << 16
+HANDSHAKE_S = 5.0
+PARTS = 3  # of a message: topic, number, content
 _GREETING = b"\xff" + bytes(8) + b"\x7f\x03\x00" + b"NULL".ljust(20, b"\0") + bytes(32)
 _READY = b"\x05READY\x0bSocket-Type\x00\x00\x00\x03SUB"
 _MORE, _LONG, _COMMAND = 1, 2, 4
@@ -43,7 +46,7 @@ def read_source(value: Any, address: Address) -> Source | None:
         return None
     endpoint, topic = str(found[0].get("endpoint")), str(found[0].get("topic") or "")
     scheme, _, place = endpoint.partition("://")
-    if scheme == "ipc" and address.is_here:
+    if scheme == "ipc" and address.is_here and hasattr(asyncio, "open_unix_connection"):
         return Source(topic, path=place)
     host, _, port = place.rpartition(":")
     if scheme != "tcp" or host != "*" or not port.isdecimal():
@@ -51,32 +54,36 @@ def read_source(value: Any, address: Address) -> Source | None:
     return Source(topic, urlsplit(address.root).hostname or "", int(port))
 
 
-async def batches(source: Source) -> AsyncIterator[bytes]:
+async def batches(source: Source) -> AsyncGenerator[bytes, None]:
     """An empty one once connected, then the messages of the topic. Raises OSError, EOFError,
     ValueError where the connection ends or is not ZeroMQ's, or where a message was lost."""
-    if source.path:
-        reader, writer = await asyncio.open_unix_connection(source.path)
-    else:
-        reader, writer = await asyncio.open_connection(source.host, source.port)
+    async with asyncio.timeout(HANDSHAKE_S):
+        if source.path:
+            reader, writer = await asyncio.open_unix_connection(source.path)
+        else:
+            reader, writer = await asyncio.open_connection(source.host, source.port)
     try:
-        writer.write(_GREETING)
-        if (await reader.readexactly(64))[:10:9] != b"\xff\x7f":
-            raise ValueError("not a ZeroMQ socket")
-        writer.write(bytes((_COMMAND, len(_READY))) + _READY)
-        topic = b"\x01" + source.topic.encode()
-        writer.write(bytes((0, len(topic))) + topic)
+        async with asyncio.timeout(HANDSHAKE_S):
+            writer.write(_GREETING)
+            if (await reader.readexactly(64))[:10:9] != b"\xff\x7f":
+                raise ValueError("not a ZeroMQ socket")
+            writer.write(bytes((_COMMAND, len(_READY))) + _READY)
+            topic = b"\x01" + source.topic.encode()
+            writer.write(bytes((0, len(topic))) + topic)
+            await _frame(reader)  # READY
         parts: list[bytes] = []
         last = None
-        await _frame(reader)  # READY
         yield b""
         while True:
             flags, body = await _frame(reader)
             if flags & _COMMAND:
                 continue
             parts.append(body)
+            if len(parts) > PARTS:
+                raise ValueError(f"a message of more than {PARTS} parts")
             if flags & _MORE:
                 continue
-            if len(parts) != 3:
+            if len(parts) != PARTS or len(parts[1]) != 8:
                 raise ValueError(f"a message of {len(parts)} parts")
             _, number, payload = parts
             count = int.from_bytes(number, "big")
@@ -130,6 +137,8 @@ class StoredBlocks:
                 continue  # offloaded
             keys = [(event.group_idx, one) for one in event.block_hashes]
             if event.type == "BlockStored":
+                if not 0 < event.block_size <= MAX_BLOCK_SIZE:
+                    raise ValueError(f"blocks of {event.block_size} tokens")
                 self._block_size = event.block_size
                 for key in keys:
                     if key not in self._places and self._free:

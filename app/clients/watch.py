@@ -7,7 +7,7 @@ import dataclasses
 import re
 import time
 from collections.abc import Mapping
-from contextlib import suppress
+from contextlib import aclosing, suppress
 from typing import NamedTuple
 
 import httpx
@@ -63,7 +63,7 @@ LOOK_S = 3.0
 """Timeout of a poll."""
 SOON_S, AGAIN_S = 0.25, 5.0
 """Until the size of the KV cache is looked for, and its events are asked for, again."""
-_NUM_BLOCKS = re.compile(r'^vllm:cache_config_info\{[^\n]*num_gpu_blocks="(\d+)"', re.MULTILINE)
+_NUM_BLOCKS = re.compile(r'^vllm:cache_config_info\{[^\n]*num_gpu_blocks="(\d{1,9})"', re.MULTILINE)
 
 
 class Pages(NamedTuple):
@@ -86,6 +86,7 @@ class Watch:
         self.has_metrics = found.has_metrics or self._is_router  # its replicas may come back
         self.last: Scrape | None = None
         self.stored: StoredBlocks | None = None
+        self._evicted = 0  # of connections before
         self.num_blocks = 0
         self._totals = RunningTotals()
         self._sum = ReplicaSum()
@@ -118,8 +119,8 @@ class Watch:
         if self._is_router:
             check_replicas(read_workers(pages.answers[WORKERS].json()))
         self.last = self.read(pages)
-        if "metrics" in pages.answers and not self.num_blocks:
-            self.num_blocks = num_blocks_of(pages.answers["metrics"].text)
+        if "metrics" in pages.answers:  # after a restart there may be more, or fewer
+            self.num_blocks = num_blocks_of(pages.answers["metrics"].text) or self.num_blocks
         if self.last is not None:
             self._totals.update(self.last)
             self._own_at_look = dataclasses.replace(self._own_now)
@@ -164,8 +165,9 @@ class Watch:
     ) -> EngineSnapshot:
         ttft, itl = samples.take()
         counters, stored = self._counters(samples), self.stored
-        if stored is not None:
-            counters = dataclasses.replace(counters, evictions=stored.evictions)
+        evicted = self._evicted + (0 if stored is None else stored.evictions)
+        if evicted:
+            counters = dataclasses.replace(counters, evictions=evicted)
         self._own_now = dataclasses.replace(samples, ttft=[], itl=[])
         last = self.last
         drafts = None if last is None else self._totals.drafts()
@@ -207,14 +209,19 @@ class Watch:
         while True:
             with suppress(TargetError, OSError, EOFError, ValueError):
                 answer = await self._get(self._address.beside(PATH))
+                if answer.status != 404:
+                    self._check(answer)
                 source = read_source(answer.json(), self._address)
                 if source is None:
                     return
-                async for payload in batches(source):
-                    if self.stored is None:
-                        self.stored = StoredBlocks(self.num_blocks)
-                    self.stored.apply(payload)
-            self.stored = None
+                async with aclosing(batches(source)) as found:
+                    async for payload in found:
+                        if self.stored is None:
+                            self.stored = StoredBlocks(self.num_blocks)
+                        self.stored.apply(payload)
+            if self.stored is not None:
+                self._evicted += self.stored.evictions
+                self.stored = None
             await asyncio.sleep(AGAIN_S)
 
     async def _get(self, url: str) -> Answer:

@@ -175,6 +175,37 @@ def test_a_socket_that_is_not_zeromqs(tmp_path: Path) -> None:
     asyncio.run(go())
 
 
+def test_a_message_without_an_end_and_blocks_of_no_size(tmp_path: Path) -> None:
+    async def go() -> None:
+        async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            writer.write(b"\xff" + bytes(8) + b"\x7f\x03\x01NULL" + bytes(16 + 32))
+            writer.write(b"\x04\x19\x05READY\x0bSocket-Type\0\0\0\x03PUB" + 9 * b"\x01\x01x")
+            writer.close()
+
+        async with await asyncio.start_unix_server(serve, tmp_path / "kv"):
+            with pytest.raises(ValueError, match="parts"):
+                await received(tmp_path / "kv")
+
+    asyncio.run(go())
+    with pytest.raises(ValueError, match="-1 tokens"):
+        StoredBlocks(2).apply(stored(1, block_size=-1))
+
+
+def test_a_socket_that_says_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("app.clients.kv_events.HANDSHAKE_S", 0.05)
+
+    async def go() -> None:
+        async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await reader.read()
+            writer.close()
+
+        async with await asyncio.start_unix_server(serve, tmp_path / "kv"):
+            with pytest.raises(TimeoutError):
+                await received(tmp_path / "kv")
+
+    asyncio.run(go())
+
+
 def test_the_window_has_the_blocks_beside_what_is_not_reported(
     server: ScriptedServer, tmp_path: Path
 ) -> None:
