@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 from PySide6.QtCore import QObject, Signal
 
-from app.bench.engines import Reached
+from app.bench.engines import OWN, Reached
 from app.bench.sweep import SweepCancelledError
 from app.clients.connection import Connection
 from app.features.serve.connections import ConnectionStore
@@ -43,7 +43,7 @@ class BenchTargets(QObject):
         self._asked.connect(lambda run: run())
 
     def names(self) -> list[str]:
-        return [one.name for one in self._store.connections]
+        return [one.name for one in self._store.connections if one.name != OWN]
 
     def reach(self, name: str, is_over: IsOver) -> Reached:
         """The server of this connection, started if need be. Raises InferdeckError,
@@ -56,6 +56,7 @@ class BenchTargets(QObject):
         end = time.monotonic() + KEY_S
         self._in_window(partial(self._store.keys.fetch, connection.key_name), is_over)
         while not self._store.keys.is_known(connection.key_name) and time.monotonic() < end:
+            _check(is_over)
             time.sleep(POLL_S)
         return self._in_window(partial(self._reached, connection.id), is_over)
 
@@ -78,8 +79,8 @@ class BenchTargets(QObject):
         known, engines = connection.id, self._engines
         if not engines.is_running(known):
             self._make_room(is_over)
+            self._started.append(known)  # before: a call that was cancelled may still run
             self._in_window(partial(engines.run, known), is_over)
-            self._started.append(known)
         while not engines.is_ready(known):
             _check(is_over)
             status = engines.status(known)

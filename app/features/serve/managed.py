@@ -231,6 +231,7 @@ class ManagedEngines(QObject):
 
     def _fail(self, connection: Connection, error: ErrorInfo) -> None:
         self._checks.pop(connection.id, None)
+        self._to_use.discard(connection.id)
         self._failures[connection.id] = error
         self._complain(connection, error)
         self.changed.emit(connection.id)
@@ -331,8 +332,10 @@ class ManagedEngines(QObject):
         elif not status.is_running and connection_id in self._to_restart:
             self._to_restart.discard(connection_id)
             self._start(connection_id)
-        elif status.error is not None:
-            self._complain(connection, status.error)
+        elif not status.is_running:
+            self._to_use.discard(connection_id)  # else a later `run` would use it
+            if status.error is not None:
+                self._complain(connection, status.error)
         self.changed.emit(connection_id)
 
     def _complain(self, connection: Connection, error: ErrorInfo) -> None:
