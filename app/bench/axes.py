@@ -80,8 +80,8 @@ def parse_axes(texts: list[str]) -> tuple[Axis, ...]:
     settings = [name for name in names if name not in NO_SETTINGS]
     if ENGINE in names and settings:
         raise ConfigError(
-            f"{', '.join(settings)} cannot be changed on other engines.",
-            "Compare engines at several loads; set up one engine for each value.",
+            f"A comparison of engines cannot sweep {', '.join(settings)}.",
+            "Sweep a load, or add one connection for each value.",
         )
     count = 1
     for axis in axes:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from app.bench.record import COLUMNS
+from app.bench.sweep import COLUMNS
 from app.storage.intervals import Difference, difference_of
 
 Rounds = Sequence[Mapping[str, Any]]

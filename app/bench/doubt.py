@@ -25,8 +25,8 @@ def runs_text(points: Sequence[Point], rounds: int, state: State) -> str:
 
 
 def uncertain_text(point: Point, goals: Goals) -> str:
-    """ "Not certain: ITL p99 46 ms ±9.1 ms." where the 95 % interval of a latency that meets its
-    goal exceeds it."""
+    """ "Uncertain: the 95 % interval of ITL p99 (46 ms ±9.1 ms) exceeds the goal." of
+    latencies that meet their goals."""
     found = []
     for name, limit in goals.limits.items():
         key = FIGURES[name]
@@ -35,12 +35,14 @@ def uncertain_text(point: Point, goals: Goals) -> str:
         half = half_interval([each for each in levels if each is not None])
         if level is not None and half is not None and level <= limit < level + half:
             ms = f"{duration_text(level / 1000)} ±{duration_text(half / 1000)}"
-            found.append(f"{NAMES[name]} p{goals.percentile} {ms}")
-    return f"Not certain: {', '.join(found)}." if found else ""
+            found.append(f"{NAMES[name]} p{goals.percentile} ({ms})")
+    if not found:
+        return ""
+    return f"Uncertain: the 95 % interval of {', '.join(found)} exceeds the goal."
 
 
 def unreached_text(points: Sequence[Point]) -> str:
-    """Of limits of the batch that no batch came up to: they all measure the same."""
+    """Of batch limits above the largest batch that ran: these points measure the same."""
     known = [p for p in points if LIMIT in p.settings and "max_concurrent_requests" in p.figures]
     if not known:
         return ""
@@ -48,4 +50,4 @@ def unreached_text(points: Sequence[Point]) -> str:
     above = [point for point in known if point.settings[LIMIT] > most]
     if not above:
         return ""
-    return f"At most {counted(most, 'request')} ran at once: higher limits were not reached."
+    return f"At most {counted(most, 'request')} ran concurrently. Higher limits had no effect."

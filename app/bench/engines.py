@@ -60,8 +60,8 @@ class EnginesBench:
         if name == OWN:
             if self.own is None:
                 raise ConfigError(
-                    "Inferdeck's engine has no model while another engine is in use.",
-                    "Use the local engine, then run again.",
+                    "Inferdeck has no model loaded while the window uses another engine.",
+                    "Switch to the local engine, then run again.",
                 )
             return self.own
         self.tell(self._last._replace(label=f"Waiting for {name}"))

@@ -6,7 +6,6 @@ import csv
 import html
 import io
 import json
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,11 +13,12 @@ import msgspec
 
 from app.bench.differences import as_dict as differences_as_dict
 from app.bench.differences import differences, has_interval
+from app.bench.engine_changes import baseline
 from app.bench.export import html_page, write
 from app.bench.goals import FIGURES, NAMES
 from app.bench.ranking import pareto, users_under
-from app.bench.record import COLUMNS, BenchResult, figure_of, level_of
-from app.bench.sweep import ENGINE, Point, axis_title, value_words
+from app.bench.record import BenchResult, figure_of, level_of
+from app.bench.sweep import COLUMNS, ENGINE, Point, axis_title, value_words
 from app.storage.intervals import ONE_RUN
 from engine.units import NOTHING, change_text, duration_text, rate_text
 
@@ -44,47 +44,6 @@ def lines(result: BenchResult) -> list[Line]:
             texts[result.axes.index(ENGINE)] = CHANGE
             found.append(Line(point, texts, is_change=True))
     return found
-
-
-def baseline(point: Point, points: Sequence[Point]) -> Point | None:
-    """The point of the first engine at the same load; None for that one, and without engines."""
-    if ENGINE not in point.settings:
-        return None
-    first = {**point.settings, ENGINE: points[0].settings[ENGINE]}
-    found = next((one for one in points if one.settings == first), None)
-    return None if found is point else found
-
-
-def full_answer(result: BenchResult) -> str:
-    """The answer; of engines also each against the first, at the last load."""
-    engines = _engines_in_words(result.points)
-    if engines and not result.goals.limits:
-        return engines
-    return f"{result.answer} {engines}".strip()
-
-
-def _engines_in_words(points: Sequence[Point]) -> str:
-    last: dict[str, tuple[Point, Point]] = {}
-    for point in points:
-        base = baseline(point, points)
-        if base is not None and base.is_measured and point.is_measured:
-            last[point.settings[ENGINE]] = point, base
-    return " ".join(_against(*pair) for pair in last.values())
-
-
-def _against(point: Point, base: Point) -> str:
-    found, parts = differences(base.rounds, point.rounds), []
-    for (key, statistic, title, _), one in zip(COLUMNS, found, strict=True):
-        if (key, statistic) not in _LEADING or one is None:
-            continue
-        is_clear = one.half is None or abs(one.change) > one.half
-        parts.append(f"{title} {one}" if is_clear else f"{title} no clear difference ({one})")
-    loads = "".join(
-        f", {axis_title(name).lower()} {value_words(name, value)}"
-        for name, value in point.settings.items() if name != ENGINE
-    )  # fmt: skip
-    head = f"{point.settings[ENGINE]} against {base.settings[ENGINE]}{loads}"
-    return f"{head}: {', '.join(parts)}."
 
 
 def as_dict(result: BenchResult) -> dict[str, Any]:
@@ -191,7 +150,7 @@ def as_text(result: BenchResult) -> str:
     ]
     told += [f"{p.label} failed: {p.error}" for p in result.points if p.error]
     has_answer = bool(result.goals.limits) or ENGINE in result.axes
-    return "\n".join([*told, "", full_answer(result) if has_answer else ""]).rstrip()
+    return "\n".join([*told, "", result.answer if has_answer else ""]).rstrip()
 
 
 def as_csv(result: BenchResult) -> str:
@@ -229,7 +188,7 @@ def as_html(result: BenchResult) -> str:
     as JSON."""
     return html_page(
         f"{result.model}, {result.work}", f"{result.created} · {result.precision}",
-        full_answer(result), _svg(result),
+        result.answer, _svg(result),
         [heads(result), *(line.texts for line in lines(result))],
         as_dict(result),
     )  # fmt: skip

@@ -10,21 +10,14 @@ from typing import Any
 import msgspec
 
 from app.bench.doubt import runs_text, uncertain_text, unreached_text
+from app.bench.engine_changes import engines_in_words
 from app.bench.goals import Goals
 from app.bench.ranking import Objective, best_under, memory_of, nearest, users_under
-from app.bench.sweep import Point, axis_title
+from app.bench.sweep import ENGINE, Point, axis_title
 from app.storage.run_records import Kind, Measured, RunRecord, RunSide, State
 from engine.units import bytes_text, rate_text
 
 NO_GOALS = Goals()
-COLUMNS = (
-    ("ttft_ms", "p50", "TTFT p50", "ms"), ("ttft_ms", "p99", "TTFT p99", "ms"),
-    ("itl_ms", "p50", "ITL p50", "ms"), ("itl_ms", "p99", "ITL p99", "ms"),
-    ("e2e_ms", "p50", "E2E p50", "ms"),
-    ("output_tokens_per_s", "", "Output", "tok/s"), ("requests_per_s", "", "Requests", "req/s"),
-)  # fmt: skip
-"""Figure, statistic, title and unit. A p99 of under 100 samples is a maximum."""
-
 
 @dataclass(frozen=True, slots=True)
 class BenchResult:
@@ -47,14 +40,15 @@ class BenchResult:
 
     @property
     def answer(self) -> str:
-        """Which point meets the goals, and how far that can be trusted."""
+        """Which point meets the goals, and how far that can be trusted; how engines differ."""
         text = answer(self.points, self.goals, self.objective)
+        engines = engines_in_words(self.points)
         if not text or not self.goals.limits:
-            return text
+            return engines or text
         best = self.best
         doubt = uncertain_text(best, self.goals) if best is not None else ""
         more = unreached_text(self.points), runs_text(self.points, self.rounds, self.state)
-        return " ".join(filter(None, (text, doubt, *more)))
+        return " ".join(filter(None, (text, doubt, *more, engines)))
 
     @property
     def axes(self) -> list[str]:
@@ -100,7 +94,8 @@ def answer(
         near = nearest(points, goals)
         closest = f" Nearest: {near.label} ({goals.missed(near.figures)})." if near else ""
         return f"No point meets {goals}.{closest}"
-    users = users_under(points, goals)
+    same = [point for point in points if point.settings.get(ENGINE) == best.settings.get(ENGINE)]
+    users = users_under(same, goals)
     rate = best.goodput(goals)
     parts = [rate_text(best.figures["output_tokens_per_s"]), f"goodput {rate_text(rate, 'req/s')}"]
     if objective is Objective.MEMORY and (used := memory_of(best)) is not None:

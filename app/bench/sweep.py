@@ -33,6 +33,13 @@ ENGINE = "engine"
 AXES = {"concurrency": "Concurrency", "request_rate": "Request rate", ENGINE: "Engine"}
 NO_SETTINGS = tuple(AXES)
 """Axes that are no settings of our engine."""
+COLUMNS = (
+    ("ttft_ms", "p50", "TTFT p50", "ms"), ("ttft_ms", "p99", "TTFT p99", "ms"),
+    ("itl_ms", "p50", "ITL p50", "ms"), ("itl_ms", "p99", "ITL p99", "ms"),
+    ("e2e_ms", "p50", "E2E p50", "ms"),
+    ("output_tokens_per_s", "", "Output", "tok/s"), ("requests_per_s", "", "Requests", "req/s"),
+)  # fmt: skip
+"""Figure, statistic, title and unit. A p99 of under 100 samples is a maximum."""
 TURNS = 2
 """Requests of a run for each concurrent one, at least: else the load ends while it still rises."""
 CURVE = tuple(range(0, 101, 2))

@@ -97,7 +97,10 @@ def run_sweep(
     settings = [axis.name for axis in axes if axis.name not in NO_SETTINGS]
     engines = next((axis.values for axis in axes if axis.name == ENGINE), ())
     if engines and (args.base_url is not None or make_search is not None):
-        raise ConfigError("Engines are compared by bench alone.", "Use engine=Inferdeck,URL.")
+        raise ConfigError(
+            "The engine axis works with bench only, without --base-url.",
+            "Put the address in the axis: engine=Inferdeck,URL.",
+        )
     if args.base_url is not None and settings:
         raise ConfigError(
             f"{', '.join(settings)} cannot be changed on a running server.",
@@ -159,10 +162,10 @@ def run_sweep(
         if make_search is not None and (best := result.best):
             print(f"\n{commands_of(config.replace(**_settings(best)))}")
     RunStore(runs_dir()).add(to_run(result))
-    if args.output is not None:
-        write_output(args.output, result, export)
     if args.output_json:
         write_report(args.output_json, report)
+    if args.output is not None:
+        write_output(args.output, result, export)
     failed = sum(bool(point.error) for point in result.points)
     if failed:
         print(f"inferdeck: {counted(failed, 'point')} failed", file=sys.stderr)
@@ -183,9 +186,9 @@ def write_output(file: Path, result: R, export: Callable[[R, Path], None]) -> No
 
 
 def _settings(point: Point) -> dict[str, Any]:
-    from app.bench.sweep import LOADS
+    from app.bench.sweep import NO_SETTINGS
 
-    return {name: value for name, value in point.settings.items() if name not in LOADS}
+    return {name: value for name, value in point.settings.items() if name not in NO_SETTINGS}
 
 
 def commands_of(config: EngineConfig) -> str:

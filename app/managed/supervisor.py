@@ -37,7 +37,7 @@ def watch():
         if not os.read(0, 4096):
             break
     else:
-        print(f"supervisor: silence of {silence:g} s", flush=True)
+        print(f"supervisor: no heartbeat for {silence:g} s, stopping the engine", flush=True)
     finish()
 # Before the engine starts: a signal that a shell's background ignores would be ignored there too.
 for name in ("SIGINT", "SIGTERM", "SIGHUP"):

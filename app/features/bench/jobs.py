@@ -93,7 +93,6 @@ class BenchPlan:
         )  # fmt: skip
         return Plan(work, self.pace, num_warmups=self.num_warmups, rounds=self.rounds)
 
-
     @property
     def engines(self) -> tuple[str, ...]:
         """Names of those that it compares."""

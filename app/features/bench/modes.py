@@ -21,7 +21,8 @@ from widgets.theme.fonts import scaled
 TUNED = ("max_num_seqs", "max_num_batched_tokens", "", "")
 VALUES_TIP = "Values, separated by commas"
 ENGINES_TIP = (
-    "Engines by name; changes are from the first. Managed engines are started, and stopped after."
+    "Engine names, separated by commas or semicolons. Changes are relative to the first. Managed "
+    "engines start automatically and stop afterwards."
 )
 VALUES_WIDTH, NAMES_WIDTH = 180, 260
 KV_TYPES = ("int8", "fp8")
@@ -46,7 +47,8 @@ class AxisRow(NamedTuple):
         self.line.setMinimumWidth(scaled(NAMES_WIDTH if name == ENGINE else VALUES_WIDTH))
         if name == ENGINE:
             has_commas = any("," in one for one in engines)
-            self.line.setText(("; " if has_commas else ", ").join(engines))
+            ending = ";" if has_commas and len(engines) == 1 else ""
+            self.line.setText(("; " if has_commas else ", ").join(engines) + ending)
         elif name:
             value = None
             if name in SETTINGS:

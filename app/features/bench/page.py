@@ -21,7 +21,7 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
-from PySide6.QtCore import Signal
+from PySide6.QtCore import Qt, Signal
 from PySide6.QtGui import QShowEvent
 from PySide6.QtWidgets import QFileDialog, QSizePolicy, QStackedWidget, QWidget
 
@@ -156,7 +156,9 @@ class BenchPage(QWidget):
         theme_notifier().changed.connect(self._fit)
         content = dressed(QWidget(), bare=True)
         vbox(self.form, (results, 1), of=content)
-        self._layout.addWidget(scroll_area(content, "Bench"))
+        area = scroll_area(content, "Bench")
+        area.setFocusPolicy(Qt.FocusPolicy.NoFocus)  # its fields take the focus
+        self._layout.addWidget(area)
 
     def _fit(self) -> None:
         self._results.setMinimumHeight(scaled(RESULTS))

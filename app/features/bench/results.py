@@ -11,7 +11,7 @@ from PySide6.QtGui import QFont, QResizeEvent
 from PySide6.QtWidgets import QFrame, QSplitter, QWidget
 
 from app.bench.goals import NAMES
-from app.bench.point_table import cells, change_cells, full_answer, heads, lines
+from app.bench.point_table import cells, change_cells, heads, lines
 from app.bench.record import BenchResult, figure_of
 from app.bench.sweep import CURVE, NO_SETTINGS, Point, axis_title
 from app.features.bench.apply_bar import ApplyBar
@@ -30,6 +30,7 @@ AGAINST, PERCENTILES, TIMELINE = "throughput", "percentiles", "timeline"
 LATENCY, MEMORY = "pareto latency", "pareto memory"
 LEAST_STACKED = 420
 _KEYS = {"itl": "itl_ms", "ttft": "ttft_ms", "e2el": "e2e_ms"}
+ENGINE_CHANGE = "Change from the first engine at the same load, with its 95 % confidence interval"
 CHANGE = "Change from the earlier run, with its 95 % confidence interval over the repetitions"
 EMPTY = (
     "A sweep measures the workload at each value and shows which one is the fastest that meets "
@@ -95,7 +96,7 @@ class ResultsView(QFrame):
 
     def show_result(self, result: BenchResult | None) -> None:
         self.result = result
-        self.answer.setText(full_answer(result) if result is not None else EMPTY)
+        self.answer.setText(result.answer if result is not None else EMPTY)
         self._fill()
         self._draw()
 
@@ -118,7 +119,8 @@ class ResultsView(QFrame):
         best = result.best
         mark = lambda point: "best" if point is best else "failed" if point.error else ""
         rows = [
-            FigureRow(p, texts, "muted" if is_change else mark(p), CHANGE if is_change else p.error)
+            FigureRow(p, texts, "muted" if is_change else mark(p),
+                      ENGINE_CHANGE if is_change else p.error)
             for p, texts, is_change in lines(result)
         ]
         headings = heads(result)
