@@ -99,10 +99,10 @@ def run(args: argparse.Namespace) -> int:
         if tuned := result.tuned:
             print(f"\n{commands_of(config.replace(**tuned))}")
     RunStore(runs_dir()).add(to_run(result))
-    if args.output is not None:
-        write_output(args.output, result, export)
     if args.output_json:
         write_report(args.output_json, report)
+    if args.output is not None:
+        write_output(args.output, result, export)
     failed = sum(rung.state == "failed" for rung in rungs)
     if failed:
         print(f"inferdeck: {counted(failed, 'rung')} failed", file=sys.stderr)

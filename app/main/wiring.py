@@ -194,6 +194,7 @@ def _connect_forecasts(app: Application) -> None:
     panel.commands.refreshed.connect(forecaster.refresh)
     page.load.happened.connect(lambda text, words: forecaster.load_changed())
     page.result.forecast = lambda: forecaster.applied
+    app.window.closing.connect(forecaster.close)
 
 
 def _connect_pages(app: Application) -> None:

@@ -236,8 +236,11 @@ class Restyling(QObject):
                 change.exchange()
             app.setStyleSheet(changes[-1][1]())
             yield
-        finally:
-            yield from _unmute(muted)
+        except BaseException:  # also where it ends early: a generator may not yield then
+            for _ in _unmute(muted):
+                pass
+            raise
+        yield from _unmute(muted)
 
     def _stand_still(self) -> None:
         """Suspend painting and layouts of the windows. (Docks that were squeezed once stay so.)"""

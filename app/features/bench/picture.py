@@ -18,9 +18,10 @@ BESIDE = 40
 
 def save_picture(result: BenchResult | LadderResult, file: Path) -> None:
     """For a program without a window. Raises ReportError."""
-    if sys.platform.startswith("linux"):
-        os.environ.setdefault("QT_QPA_PLATFORM", "offscreen")
     from PySide6.QtCore import QCoreApplication, QEvent
+
+    if sys.platform.startswith("linux") and QCoreApplication.instance() is None:
+        os.environ["QT_QPA_PLATFORM"] = "offscreen"  # whatever displays there are
     from PySide6.QtWidgets import QApplication
 
     from app.features.bench.ladder_view import LadderView

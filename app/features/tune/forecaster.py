@@ -69,6 +69,10 @@ class Forecaster(QObject):
         """Another load from now on: it alone is replayed."""
         self._load_since = self._store.last_time
 
+    def close(self) -> None:
+        """End the process that predicts."""
+        self._show({})
+
     # What is predicted --------------------------------------------------------------------------
 
     def refresh(self) -> None:

@@ -204,6 +204,16 @@ def test_a_choice_is_predicted_and_a_discarded_one_is_gone(
     assert desk.forecaster.forecast is None and desk.forecaster.words == ""
 
 
+def test_the_end_of_the_window_ends_a_forecast(
+    qtbot: QtBot, make: Callable[..., Desk], snapshots: list[EngineSnapshot]
+) -> None:
+    desk = make(snapshots)
+    desk.choose(max_num_seqs=3)
+    desk.forecaster.close()
+    qtbot.wait(3 * made_by.DELAY_MS)
+    assert desk.forecaster.forecast is None and not desk.forecaster.problem
+
+
 def test_only_the_last_of_several_choices_is_predicted(
     qtbot: QtBot, make: Callable[..., Desk], snapshots: list[EngineSnapshot]
 ) -> None:
