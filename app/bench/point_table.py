@@ -23,7 +23,6 @@ from app.storage.intervals import ONE_RUN
 from engine.units import NOTHING, change_text, duration_text, rate_text
 
 CHANGE = "change"
-_LEADING = (("output_tokens_per_s", ""), ("ttft_ms", "p50"), ("itl_ms", "p50"))
 
 
 class Line(NamedTuple):

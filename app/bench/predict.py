@@ -99,7 +99,7 @@ def guess_of(
             found, _ = predict_all(
                 engine, runner.plan.with_requests(count), changes, encode, tell, runner.clock
             )
-        except InferdeckError:  # its runs will say what is wrong
+        except InferdeckError:  # the trials report it
             return ()
         for point in points:
             point.predicted = found[point.label]

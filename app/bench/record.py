@@ -19,6 +19,7 @@ from engine.units import bytes_text, rate_text
 
 NO_GOALS = Goals()
 
+
 @dataclass(frozen=True, slots=True)
 class BenchResult:
     """A sweep with what it ran. `work`: workload and arrivals in words; `state` of the run."""

@@ -8,10 +8,10 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from app.storage.intervals import half_of_difference
+from app.storage import intervals
 from app.storage.report_metrics import RUN_METRICS, Form, Metric, measured_text
 from app.storage.run_records import Kind, Measured, RunRecord, RunSide
-from engine.units import NOTHING, change_text, factor_text, percent_text, points_text
+from engine.units import NOTHING, factor_text, points_text
 
 LITTLE = 0.005
 """Relative change below which a figure that is not repeated counts as equal."""
@@ -76,14 +76,15 @@ class Row:
         if self.metric.form in _SHARES:
             return points_text(100 * change)
         spread = self.spread(place) if self.metric.is_repeated else None
-        known = "" if spread is None else f" ±{percent_text(spread)}"
-        return (change_text(change) if change < LARGE else factor_text(1 + change)) + known
+        if change < LARGE:
+            return str(intervals.Difference(change, spread))
+        return factor_text(1 + change) + ("" if spread is None else f" ±{spread:.1f}")
 
 
 def spread_of(first: Measured, second: Measured) -> float | None:
     """Half of the 95 % confidence interval of their relative difference, over the repeats; None for
     one run of either."""
-    half = half_of_difference(first.samples, second.samples)
+    half = intervals.half_of_difference(first.samples, second.samples)
     return None if half is None or not first.value else half / abs(first.value)
 
 

@@ -1,7 +1,7 @@
 """`BenchTargets`: the other engines of a comparison, for the thread that measures them.
 
-Managed engines that do not run are started, without the window using them, and stopped at the end.
-Where memory does not suffice for one beside those that were started, these are stopped first.
+Managed engines that are stopped are started, without switching the window to them, and stopped at
+the end. Where memory does not suffice for one beside those that were started, these stop first.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class BenchTargets(QObject):
         return self._in_window(partial(self._reached, connection.id), is_over)
 
     def release(self) -> None:
-        """Stop what was started for it; an engine that the window uses by now goes on."""
+        """Stop the engines that were started for it, except one that the window uses by now."""
         for connection_id in self._started:
             if not self._engines.is_used(connection_id):
                 self._engines.stop(connection_id)

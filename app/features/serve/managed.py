@@ -144,7 +144,7 @@ class ManagedEngines(QObject):
             self.run(connection_id)
 
     def run(self, connection_id: str) -> None:
-        """Start; the window goes on with the engine that it uses."""
+        """Start it, without switching the window to it."""
         if not self.is_running(connection_id):
             self._start(connection_id)
 

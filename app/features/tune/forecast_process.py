@@ -1,7 +1,7 @@
-"""`forecast_apart`: a forecast in a process of its own.
+"""`forecast_apart`: a forecast in a child process.
 
-A replay is pure Python. In a thread of the engine's process it takes turns with the engine for the
-interpreter: steps take twice as long.
+A replay is pure Python. In a thread of the engine's process it competes with the engine for the
+GIL: steps take twice as long.
 """
 
 from __future__ import annotations

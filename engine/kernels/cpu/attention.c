@@ -179,7 +179,7 @@ void native_attention(const pages *pages, const step *step, const void *q, int64
     int64_t work = 0;
     for (int64_t i = 0; i < step->requests; i++)
         work += step->queries[i] * heads * step->lengths[i] * pages->keys.width;
-    /* a thread that goes on with the next head finds its first keys fetched */
+    /* a thread that takes the next head too has prefetched its first keys */
     const int64_t several = most(1, least(4, count / (4 * threads)));
 #pragma omp parallel num_threads(threads) if (work > ALONE)
     {

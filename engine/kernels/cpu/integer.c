@@ -120,12 +120,11 @@ static void round_row(const activations *to, int64_t row, const void *x, int typ
     }
 }
 
-/* Bytes of a panel to fetch before they are needed, to the second cache: the first one waits for few
- * lines at a time. */
+/* Prefetch distance within a panel, in bytes. Into L2: a core has few L1 misses outstanding. */
 #define AHEAD 2048
 
 /* To sums [R][S], the products of a group's codes, which lie `apart` from one panel to the next, and
- * of R rows of x. Where one `fetches`, codes that lie `ahead` are. */
+ * of R rows of x. fetches: prefetch the codes `ahead` bytes further. */
 INLINE void add_products(ints sums[4][4], const uint8_t *codes, int64_t apart, int64_t ahead,
                          const int8_t *x, int64_t stride, int64_t inputs, const int R,
                          const int S, const int bits, const int fetches) {
@@ -151,17 +150,17 @@ INLINE void add_products(ints sums[4][4], const uint8_t *codes, int64_t apart, i
     }
 }
 
-/* How far ahead of the codes of group g of S panels others are fetched. Behind the end of panels lie
- * those that were read beside them, and then the ones that are next. */
-INLINE int64_t reach(const packed *w, int64_t g, const int S, const int bits) {
+/* Prefetch distance from the codes of group g of S panels. Past the end of a panel lie the S - 1
+ * that are read beside it; the next ones to read come after those. */
+INLINE int64_t distance(const packed *w, int64_t g, const int S, const int bits) {
     const int64_t panel_bytes = w->inputs * (bits * LANES / 8);
     const int64_t group_bytes = w->group * (bits * LANES / 8);
     const int ends = group_bytes <= AHEAD && (g + 1) * group_bytes + AHEAD > panel_bytes;
     return AHEAD + (ends ? (S - 1) * panel_bytes : 0);
 }
 
-/* R rows from `row` on by S panels from `panel` on: out [R][S * 16]. fetches: no rows before these
- * have read the codes. */
+/* R rows from `row` on by S panels from `panel` on: out [R][S * 16]. fetches: these rows are
+ * the first to read the codes. */
 INLINE void tile(const packed *w, const activations *x, int64_t row, int64_t panel, float *out,
                  const int R, const int S, const int bits, const int parts, const int fetches) {
     const int64_t groups = w->inputs / w->group, panel_bytes = w->inputs * bits / 8 * LANES;
@@ -170,7 +169,7 @@ INLINE void tile(const packed *w, const activations *x, int64_t row, int64_t pan
     for (int64_t g = 0; g < groups; g++) {
         const uint8_t *codes = w->codes + panel * panel_bytes + g * w->group * bits / 8 * LANES;
         const int64_t start = row * x->stride + g * w->group;
-        const int64_t ahead = reach(w, g, S, bits);
+        const int64_t ahead = distance(w, g, S, bits);
         ints sums[4][4];
         UNROLLED(r, R) UNROLLED(s, S) sums[r][s] = no_ints();
         add_products(sums, codes, panel_bytes, ahead, x->high + start, x->stride, w->group, R, S,

@@ -31,9 +31,8 @@ INLINE floats load_stored(const void *from, int64_t place, const int kind) {
     return load_scales(from, place, kind);
 }
 
-/* Bring `count` elements near that are read soon: pages are too short, and lie too far from each
- * other, for the processor to see where a sequence goes on. To the second cache: the first waits for
- * few lines at a time. */
+/* Prefetch `count` elements: pages are too short, and lie too far from each other, for the hardware
+ * prefetcher. Into L2: a core can have few L1 misses outstanding. */
 INLINE void fetch_stored(const void *from, int64_t place, int64_t count, const int kind) {
     const int64_t size = kind == F32 ? 4 : kind >= INT8 ? 1 : 2;
     const char *at = (const char *)from + place * size;
@@ -66,7 +65,7 @@ typedef struct {
 /* Keys of one part that lie from `first` to before `end`, counted from the part's beginning. */
 typedef struct {
     int64_t first, end;
-    int64_t beside; /* rows from a key to that of the head whose turn is next; 0: of none */
+    int64_t beside; /* rows from a key to the same one of the next head, to prefetch; 0: do not */
     int64_t place[PART]; /* rows of the pages; of keys before `first`, any */
     float key_scale[PART], value_scale[PART]; /* where they are quantized */
 } keys;
@@ -87,9 +86,10 @@ INLINE void find_keys(keys *k, const pages *p, const int32_t *table, int64_t sta
     if (p->values.scales) read_scales(k->value_scale + from, &p->values, k->place + from, l - from);
 }
 
-/* scores [R][PART] of R rows of queries. then: what is read after the keys. */
-INLINE void score(const keys *k, const stored *of, const stored *then, const float *q,
-                  float *scores, const int R, const int kind) {
+/* scores [R][PART] of R rows of queries. Prefetches the first values, which are read next. */
+INLINE void score(const keys *k, const pages *p, const float *q, float *scores, const int R,
+                  const int kind) {
+    const stored *of = &p->keys, *next = &p->values;
     const int64_t width = of->width;
     for (int64_t l = k->first / 4 * 4; l < k->end; l += 4) {
         floats total[ROWS][4];
@@ -99,8 +99,8 @@ INLINE void score(const keys *k, const stored *of, const stored *then, const flo
             const int64_t ahead = l + n + AHEAD, past = ahead - k->end;
             if (past < 0) fetch_stored(of->elements, k->place[ahead] * width, width, kind);
             else if (k->first + past < k->end)
-                fetch_stored(then->elements, k->place[k->first + past] * then->width, then->width,
-                             then->kind);
+                fetch_stored(next->elements, k->place[k->first + past] * next->width, next->width,
+                             next->kind);
         }
         UNROLLED(r, R) UNROLLED(n, 4) total[r][n] = no_floats();
         for (int64_t d = 0; d < width; d += LANES) {
@@ -218,7 +218,7 @@ INLINE void sum_values(const keys *k, const pages *p, const float *weights,
 
 INLINE void score_rows(const keys *k, const pages *p, const float *q, float *scores, int rows) {
     const int kind = p->keys.kind;
-#define SCORE(KIND) BY_ROWS(score(k, &p->keys, &p->values, q, scores, R, KIND))
+#define SCORE(KIND) BY_ROWS(score(k, p, q, scores, R, KIND))
     BY_KIND(SCORE);
 }
 

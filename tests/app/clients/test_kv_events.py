@@ -113,8 +113,10 @@ def test_recorded_events_of_vllm() -> None:
 
 
 @asynccontextmanager
-async def publisher(path: Path, *messages: tuple[int, bytes]) -> AsyncIterator[list[bytes]]:
-    """Sends the numbered payloads once it is subscribed to; what it was sent."""
+async def publisher(
+    path: Path, *messages: tuple[int, bytes], more: bytes = b""
+) -> AsyncIterator[list[bytes]]:
+    """Sends the numbered payloads, and `more`, once it is subscribed to; what it was sent."""
     seen: list[bytes] = []
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -128,6 +130,7 @@ async def publisher(path: Path, *messages: tuple[int, bytes]) -> AsyncIterator[l
             size = len(payload).to_bytes(8, "big")
             writer.write(b"\x01\x02kv\x01\x08" + number.to_bytes(8, "big"))
             writer.write(b"\x02" + size + payload)
+        writer.write(more)
         await writer.drain()
         writer.close()
 
@@ -162,14 +165,22 @@ def test_a_lost_message_is_an_error(tmp_path: Path) -> None:
     asyncio.run(go())
 
 
-def test_a_socket_that_is_not_zeromqs(tmp_path: Path) -> None:
-    async def go() -> None:
-        async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            writer.write(b"HTTP/1.1 400 Bad Request\r\n".ljust(64))
-            writer.close()
+@pytest.mark.parametrize("said, error", [
+    (b"HTTP/1.1 400 Bad Request\r\n".ljust(64), ValueError), (b"", TimeoutError),
+])  # fmt: skip
+def test_a_socket_that_is_not_zeromqs_or_says_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: bytes, error: type[Exception]
+) -> None:
+    monkeypatch.setattr("app.clients.kv_events.HANDSHAKE_S", 0.2)
 
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(said)
+        await reader.read()
+        writer.close()
+
+    async def go() -> None:
         async with await asyncio.start_unix_server(serve, tmp_path / "kv"):
-            with pytest.raises(ValueError, match="ZeroMQ"):
+            with pytest.raises(error):
                 await received(tmp_path / "kv")
 
     asyncio.run(go())
@@ -177,33 +188,13 @@ def test_a_socket_that_is_not_zeromqs(tmp_path: Path) -> None:
 
 def test_a_message_without_an_end_and_blocks_of_no_size(tmp_path: Path) -> None:
     async def go() -> None:
-        async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            writer.write(b"\xff" + bytes(8) + b"\x7f\x03\x01NULL" + bytes(16 + 32))
-            writer.write(b"\x04\x19\x05READY\x0bSocket-Type\0\0\0\x03PUB" + 9 * b"\x01\x01x")
-            writer.close()
-
-        async with await asyncio.start_unix_server(serve, tmp_path / "kv"):
+        async with publisher(tmp_path / "kv", more=9 * b"\x01\x01x"):
             with pytest.raises(ValueError, match="parts"):
                 await received(tmp_path / "kv")
 
     asyncio.run(go())
     with pytest.raises(ValueError, match="-1 tokens"):
         StoredBlocks(2).apply(stored(1, block_size=-1))
-
-
-def test_a_socket_that_says_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("app.clients.kv_events.HANDSHAKE_S", 0.05)
-
-    async def go() -> None:
-        async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            await reader.read()
-            writer.close()
-
-        async with await asyncio.start_unix_server(serve, tmp_path / "kv"):
-            with pytest.raises(TimeoutError):
-                await received(tmp_path / "kv")
-
-    asyncio.run(go())
 
 
 def test_the_window_has_the_blocks_beside_what_is_not_reported(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import pytest
 from PySide6.QtWidgets import QApplication
 from pytestqt.qtbot import QtBot
 
@@ -15,34 +14,22 @@ from app.main.application import Application
 from app.storage.run_records import Kind, State
 from tests.app.fakes import Script
 from tests.app.features.bench.bench_fixtures import (
+    AMPLE,
     WAIT_MS,
     kept,
+    narrow,
     page,
     run,
+    search,
     wait_end,
     wait_restored,
 )
 from tests.app.window_fixtures import application, next_run, open_model, script, usual_text
 from tests.figures import numbers
 
-__all__ = ["application", "page", "script", "usual_text"]
+__all__ = ["application", "page", "script", "search", "usual_text"]
 OPENS = "/models/tiny"
-AMPLE, NEVER = 60_000.0, 0.1
-
-
-@pytest.fixture
-def search(page: BenchPage) -> BenchPage:
-    narrow(page)
-    return page
-
-
-def narrow(page: BenchPage) -> None:
-    """A search of four points."""
-    form = page.form
-    form.choose(Mode.TUNE)
-    form.varied[0].line.setText("2, 3")
-    form.varied[1].line.setText("64, 128")
-    form.tune.trials.setValue(4)
+NEVER = 0.1
 
 
 def test_a_goal_that_nothing_meets_has_the_nearest_trial(

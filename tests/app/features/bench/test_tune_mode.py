@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
 from PySide6.QtCore import QEvent, QPointF, Qt
 from PySide6.QtGui import QMouseEvent
 from pytestqt.qtbot import QtBot
@@ -16,31 +15,21 @@ from app.main.application import Application
 from app.storage.run_records import Kind, State
 from engine.config import SETTINGS
 from tests.app.features.bench.bench_fixtures import (
+    AMPLE,
     WAIT_MS,
     config_of,
     kept,
     page,
     run,
+    search,
     wait_end,
     wait_restored,
 )
 from tests.app.window_fixtures import application, script, usual_text
 from widgets.plot.pareto_plot import ParetoPlot
 
-__all__ = ["application", "page", "script", "usual_text"]
+__all__ = ["application", "page", "script", "search", "usual_text"]
 OPENS = "/models/tiny"
-AMPLE = 60_000.0
-
-
-@pytest.fixture
-def search(page: BenchPage) -> BenchPage:
-    """Two settings of two values, and at most 5 runs."""
-    form = page.form
-    form.choose(Mode.TUNE)
-    form.varied[0].line.setText("2, 3")
-    form.varied[1].line.setText("64, 128")
-    form.tune.trials.setValue(5)
-    return page
 
 
 def click(plot: ParetoPlot, index: int) -> None:
