@@ -28,7 +28,7 @@ enum { E4M3 = 0, TABLE = 1, INT = 2, ZEROS = 4 }; /* ZEROS: beside TABLE or INT 
 /* Of one panel and group. */
 INLINE floats group_scales(const packed *w, int64_t place, const int kind) {
     floats found = w->shared ? splat_float(((const float *)w->scales)[place])
-                             : load_scales(w->scales, place * LANES, w->scale_type);
+                             : load_numbers(w->scales, place * LANES, w->scale_type);
     return kind == E4M3 ? scaled(found, splat_float(256)) : found; /* from_e4m3 */
 }
 

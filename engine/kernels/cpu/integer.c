@@ -22,102 +22,90 @@
 
 /* Activations as integers.
  *
- * With one part a row is rounded to 8 bits, its largest to 127, half up.
- *
- * With two parts a group of inputs is rounded to q = 256 * high + low, its largest to 32512: finer
- * than the 8 bits of bfloat16 or the 11 of float16 that it came from, but for numbers far below the
- * largest of their group. Where none stands out `low` is zero, and its products are left out: 8
- * bits are then far finer than the codes of the weight (as in llama.cpp, whose activations are
- * rounded to 8 bits in groups of 32). That depends on the group alone, not on the rows beside it.
+ * A row, or with two parts a group of its inputs, is rounded to 8 bits, its largest to 127, half
+ * up. For the codes of a weight of 4 bits that is fine enough (llama.cpp rounds activations to 8
+ * bits in groups of 32 as well), but where a number stands out of its group: with two parts that is
+ * rounded to q = 256 * high + low, its largest to 32512: finer than the 8 bits of bfloat16 or the
+ * 11 of float16 that it came from, but for numbers far below the largest. That depends on the group
+ * alone, not on the rows beside it.
  */
 typedef struct {
     int64_t inputs, group;       /* group: inputs that share a scale */
     int64_t stride;              /* between rows: not the inputs, see APART */
     int64_t step;                /* 0, or of tiles [16 rows, step] in the order [row, input] */
-    int8_t *high, *low;          /* [rows, stride], or tiles; low is NULL with one part */
+    int8_t *high, *low;          /* [rows, stride], or tiles; low: with two parts, where has_low */
     float *scales;               /* [rows, groups] */
     int32_t *sums;               /* [rows, groups]: of q */
     uint8_t *has_low;            /* [rows, groups] */
 } activations;
 
-#define STANDS_OUT 16 /* times the mean magnitude of its group */
+#define STANDS_OUT 16 /* the largest, times the mean magnitude of its group */
 
 /* Rows a power of two apart would all lie in the same few lines of a cache. */
 #define APART 64
 
-#define PIECE 512 /* inputs that are widened at a time */
-
-/* Where tiles have a row's inputs from `input` on, up to the end of a step. */
-INLINE int64_t tile_place(const activations *to, int64_t row, int64_t input) {
-    const int64_t step = to->step;
-    return row / 16 * 16 * to->inputs + input / step * 16 * step + row % 16 * step + input % step;
+/* Where the code of a row's input lies; those up to the end of its step follow. */
+INLINE int64_t code_place(const activations *to, int64_t row, int64_t input) {
+    const int64_t step = to->step, within = input & (step - 1);
+    if (!step) return row * to->stride + input;
+    return row / 16 * 16 * to->inputs + (input - within) * 16 + row % 16 * step + within;
 }
 
-INLINE void put(const activations *to, int8_t *codes, const int8_t *from, int64_t row,
-                int64_t input, int64_t count) {
-    if (!to->step) memcpy(codes + row * to->stride + input, from, count);
-    else
-        for (int64_t i = 0; i < count; i += to->step)
-            memcpy(codes + tile_place(to, row, input + i), from + i, to->step);
+/* LANES numbers of x from `place` on, or the `left` that there are and zeros. */
+INLINE floats numbers_at(const void *x, int64_t place, int64_t left, int type) {
+    if (left >= LANES) return load_numbers(x, place, type);
+    float some[LANES] = {0};
+    read_floats(some, x, place, left, type);
+    return load_floats(some);
 }
 
-/* Row `row` of x, whose type is `type`. A row of zeros stays zero; where a number is not finite the
- * scale is not, and so the result. */
-static void round_row(const activations *to, int64_t row, const void *x, int type) {
-    float wide[PIECE];
-    int8_t high[PIECE], low[PIECE];
-    const int64_t groups = to->inputs / to->group;
-    for (int64_t g = 0; g < groups; g++) {
-        const int64_t start = row * to->inputs + g * to->group;
-        float largest = 0;
-        for (int64_t done = 0; done < to->group; done += PIECE) {
-            int64_t count = to->group - done < PIECE ? to->group - done : PIECE;
-            read_floats(wide, x, start + done, count, type);
-            float found = largest_of(wide, count);
-            largest = found > largest || found != found ? found : largest;
-            if (largest != largest) break;
-        }
-        largest = largest < 1e-30f ? 1e-30f : largest;
-        const float limit = to->low ? 32512.0f : 127.0f, steps = limit / largest;
-        int32_t sum = 0, lower = 0;
-        int64_t magnitude = 0;
-        for (int64_t done = 0; done < to->group; done += PIECE) {
-            int64_t count = to->group - done < PIECE ? to->group - done : PIECE;
-            read_floats(wide, x, start + done, count, type);
-            if (to->low) {
-                int32_t some = 0;
-                for (int64_t i = 0; i < count; i++) {
-                    int32_t q = (int32_t)nearbyintf(wide[i] * steps);
-                    int32_t upper = (q + 128) >> 8;
-                    high[i] = (int8_t)upper;
-                    low[i] = (int8_t)(q - upper * 256);
-                    sum += upper * 256;
-                    lower += low[i];
-                    some += q < 0 ? -q : q;
-                }
-                magnitude += some;
-                put(to, to->low, low, row, g * to->group + done, count);
-            } else {
-                for (int64_t i = 0; i < count; i++) {
-                    int32_t q = (int32_t)(wide[i] * steps + 128.5f) - 128;
-                    high[i] = (int8_t)q;
-                    sum += q;
-                }
-            }
-            put(to, to->high, high, row, g * to->group + done, count);
-        }
-        const int64_t place = row * groups + g;
-        to->has_low[place] = to->low && magnitude * STANDS_OUT < (int64_t)limit * to->group;
-        if (to->has_low[place]) {
-            sum += lower;
-        } else if (to->low) {
-            static const int8_t zeros[PIECE];
-            for (int64_t done = 0; done < to->group; done += PIECE)
-                put(to, to->low, zeros, row, g * to->group + done, least(PIECE, to->group - done));
-        }
-        to->scales[place] = largest / limit;
-        to->sums[place] = sum;
+/* Group g of a row of x, whose type is `type`. A group of zeros stays zero; where a number is not
+ * finite the scale is not, and so the result. What a last vector has beyond the group is written
+ * where the next one, or APART, is. */
+static void round_group(const activations *to, int64_t row, int64_t g, const void *x, int type) {
+    const int64_t place = row * (to->inputs / to->group) + g, start = place * to->group;
+    ints sizes = no_ints(); /* as bits, in whose order NaN is above infinity */
+    floats total = no_floats();
+    for (int64_t i = 0; i < to->group; i += LANES) {
+        const ints bits = size_bits(numbers_at(x, start + i, to->group - i, type));
+        sizes = larger_ints(sizes, bits);
+        total = plus_scaled(total, from_bits(bits), 1.0f);
     }
+    float largest_sizes[LANES], totals[LANES], size = 0;
+    store_ints((int32_t *)largest_sizes, sizes);
+    store_floats(totals, total);
+    for (int i = 0; i < LANES; i++) size += totals[i];
+    float largest = largest_of(largest_sizes, LANES);
+    const int has_low = to->low && size * STANDS_OUT < largest * (float)to->group;
+    largest = largest < 1e-30f ? 1e-30f : largest;
+    const float limit = has_low ? 32512.0f : 127.0f;
+    const int32_t middle = has_low ? 1 << 15 : 1 << 7; /* truncated above it: half up */
+    const floats steps = splat_float(limit / largest);
+    ints sum = no_ints();
+    for (int64_t i = 0; i < to->group; i += LANES) {
+        const floats exact = scaled(numbers_at(x, start + i, to->group - i, type), steps);
+        const floats above = plus_scaled(splat_float((float)middle + 0.5f), exact, 1.0f);
+        const ints q = minus(truncated(above), splat(middle));
+        const int64_t at = code_place(to, row, g * to->group + i);
+        sum = plus(sum, q);
+        if (has_low) {
+            const ints high = shifted_right(plus(q, splat(128)));
+            store_codes(to->high + at, high);
+            store_codes(to->low + at, minus(q, joined(high, no_ints())));
+        } else {
+            store_codes(to->high + at, q);
+        }
+    }
+    int32_t sums[LANES];
+    store_ints(sums, sum);
+    to->sums[place] = 0;
+    for (int i = 0; i < LANES; i++) to->sums[place] += sums[i];
+    to->scales[place] = largest / limit;
+    to->has_low[place] = (uint8_t)has_low;
+}
+
+static void round_row(const activations *to, int64_t row, const void *x, int type) {
+    for (int64_t g = 0; g < to->inputs / to->group; g++) round_group(to, row, g, x, type);
 }
 
 /* Prefetch distance within a panel, in bytes. Into L2: a core has few L1 misses outstanding. */
@@ -174,17 +162,19 @@ INLINE void tile(const packed *w, const activations *x, int64_t row, int64_t pan
         UNROLLED(r, R) UNROLLED(s, S) sums[r][s] = no_ints();
         add_products(sums, codes, panel_bytes, ahead, x->high + start, x->stride, w->group, R, S,
                      bits, fetches);
-        if (parts == 2) {
-            int has_low = 0;
-            UNROLLED(r, R) has_low |= x->has_low[(row + r) * groups + g];
-            UNROLLED(r, R) UNROLLED(s, S) sums[r][s] = joined(sums[r][s], no_ints());
-            if (has_low)
-                add_products(sums, codes, panel_bytes, ahead, x->low + start, x->stride, w->group,
-                             R, S, bits, 0);
+        int has_low = 0;
+        if (parts == 2) UNROLLED(r, R) has_low |= x->has_low[(row + r) * groups + g];
+        if (has_low) { /* of the other rows there may be anything */
+            ints low[4][4];
+            UNROLLED(r, R) UNROLLED(s, S) low[r][s] = no_ints();
+            add_products(low, codes, panel_bytes, ahead, x->low + start, x->stride, w->group, R, S,
+                         bits, 0);
+            UNROLLED(r, R) if (x->has_low[(row + r) * groups + g])
+                UNROLLED(s, S) sums[r][s] = joined(sums[r][s], low[r][s]);
         }
         UNROLLED(s, S) {
             const int64_t place = ((panel + s) * groups + g) * LANES;
-            const floats scales = load_scales(w->scales, place, w->scale_type);
+            const floats scales = load_numbers(w->scales, place, w->scale_type);
             const ints zeros = w->zeros ? widened((const uint8_t *)w->zeros + place)
                                         : splat(bits == 4 ? 8 : 128);
             UNROLLED(r, R) {
@@ -275,14 +265,14 @@ INLINE void add_group(const packed *w, const activations *x, int64_t row, int64_
     ints zeros[2];
     UNROLLED(s, S) {
         const int64_t place = ((panel + s) * groups + g) * LANES;
-        scales[s] = load_scales(w->scales, place, w->scale_type);
+        scales[s] = load_numbers(w->scales, place, w->scale_type);
         zeros[s] = w->zeros ? widened((const uint8_t *)w->zeros + place) : splat(128);
     }
     for (int64_t r = 0; r < 16 * R; r++) {
         const int64_t at = (row + r) * groups + g, from = r / 16 * 512 + r % 16 * LANES;
         UNROLLED(s, S) {
             ints sum = load_ints(upper + from + s * 256);
-            if (parts == 2) sum = joined(sum, load_ints(lower + from + s * 256));
+            if (parts == 2 && x->has_low[at]) sum = joined(sum, load_ints(lower + from + s * 256));
             if (bits == 8) sum = minus(sum, times(zeros[s], splat(x->sums[at])));
             float *total = totals + (r * S + s) * LANES;
             const floats found = scaled(as_floats(sum), scales[s]);
@@ -291,13 +281,20 @@ INLINE void add_group(const packed *w, const activations *x, int64_t row, int64_
     }
 }
 
+INLINE int any_low(const activations *x, int64_t row, int64_t end, int64_t g) {
+    const int64_t groups = x->inputs / x->group;
+    int found = 0;
+    for (; row < end; row++) found |= x->has_low[row * groups + g];
+    return found;
+}
+
 /* The products of weights with one group, scaled, to y: of `rows` rows from `row` on. */
 INLINE void keep_sums(const packed *w, const activations *x, int64_t row, int64_t rows,
                       int64_t panel, const int32_t *upper, void *y, const int S, int type) {
     for (int64_t r = 0; r < rows; r++)
         UNROLLED(s, S) {
             const int64_t start = (panel + s) * LANES, from = r / 16 * 512 + r % 16 * LANES;
-            const floats scales = load_scales(w->scales, start, w->scale_type);
+            const floats scales = load_numbers(w->scales, start, w->scale_type);
             const ints zeros = w->zeros ? widened((const uint8_t *)w->zeros + start) : splat(128);
             const ints whole = times(zeros, splat(x->sums[row + r]));
             const ints sum = minus(load_ints(upper + from + s * 256), whole);
@@ -341,14 +338,14 @@ INLINE void band_by_tiles(const packed *w, const activations *x, int64_t row, in
                 codes = wide[0], apart = sizeof *wide;
             }
             for (int64_t r = row; r < end; r += 32) {
-                const int64_t place = tile_place(x, r, input);
+                const int64_t place = code_place(x, r, input);
                 /* one after the other in the same place, if nothing is to be added later */
                 const int64_t at = w->group > NEAR ? (r - row) / 32 * BOTH : 0;
 #define BY_TILES(R)                                                                               \
     do {                                                                                          \
         dot_tiles(x->high + place, below, codes, apart, inputs, step, k == 0, upper + at, R,  \
                   S, bits);                                                                       \
-        if (parts == 2)                                                                           \
+        if (parts == 2 && any_low(x, r, least(r + 32, end), g))                                   \
             dot_tiles(x->low + place, below, codes, apart, inputs, step, k == 0, lower + at,  \
                       R, S, bits);                                                                \
         if (parts == 1 && groups == 1 && k + inputs == w->group)                                  \

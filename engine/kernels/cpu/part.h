@@ -28,7 +28,7 @@ typedef struct {
 INLINE floats load_stored(const void *from, int64_t place, const int kind) {
     if (kind == INT8) return from_int8((const int8_t *)from + place);
     if (kind == E4M3) return from_e4m3((const uint8_t *)from + place);
-    return load_scales(from, place, kind);
+    return load_numbers(from, place, kind);
 }
 
 /* Prefetch `count` elements: pages are too short, and lie too far from each other, for the hardware

@@ -61,7 +61,7 @@ static void dequantize(const packed *w, int64_t panel, uint16_t *to) {
     const uint8_t *codes = w->codes + panel * w->inputs * LANES / 2;
     for (int64_t g = 0; g < w->inputs / w->group; g++) {
         const int64_t at = (panel * (w->inputs / w->group) + g) * LANES;
-        const floats scales = load_scales(w->scales, at, w->scale_type);
+        const floats scales = load_numbers(w->scales, at, w->scale_type);
         const ints zeros = w->zeros ? widened((const uint8_t *)w->zeros + at) : splat(8);
         const floats offsets = scaled(as_floats(minus(no_ints(), zeros)), scales);
         for (int64_t k = 0; k < w->group; k += 8, codes += 64, to += 4 * STEP) {

@@ -48,6 +48,13 @@ INLINE bytes high_nibbles(bytes b) { return low_nibbles(_mm512_srli_epi16(b, 4))
 INLINE ints no_ints(void) { return _mm512_setzero_si512(); }
 INLINE ints load_ints(const int32_t *from) { return _mm512_loadu_si512(from); }
 INLINE ints splat(int32_t value) { return _mm512_set1_epi32(value); }
+INLINE void store_ints(int32_t *to, ints a) { _mm512_storeu_si512(to, a); }
+INLINE void store_codes(int8_t *to, ints a) {
+    _mm_storeu_si128((__m128i *)to, _mm512_cvtepi32_epi8(a));
+}
+INLINE ints plus(ints a, ints b) { return _mm512_add_epi32(a, b); }
+INLINE ints larger_ints(ints a, ints b) { return _mm512_max_epi32(a, b); }
+INLINE ints shifted_right(ints a) { return _mm512_srai_epi32(a, 8); }
 INLINE ints minus(ints a, ints b) { return _mm512_sub_epi32(a, b); }
 INLINE ints times(ints a, ints b) { return _mm512_mullo_epi32(a, b); }
 INLINE ints joined(ints high, ints low) {
@@ -65,6 +72,11 @@ INLINE ints dot_nibbles(ints sum, bytes codes, int32_t x) {
 /* The same for codes up to 255. */
 INLINE ints dot_bytes(ints sum, bytes codes, int32_t x) { return dot_nibbles(sum, codes, x); }
 
+INLINE ints truncated(floats a) { return _mm512_cvttps_epi32(a); }
+INLINE ints size_bits(floats a) {
+    return _mm512_and_si512(_mm512_castps_si512(a), splat(0x7fffffff));
+}
+INLINE floats from_bits(ints a) { return _mm512_castsi512_ps(a); }
 INLINE floats no_floats(void) { return _mm512_setzero_ps(); }
 INLINE floats as_floats(ints a) { return _mm512_cvtepi32_ps(a); }
 INLINE floats scaled(floats a, floats b) { return _mm512_mul_ps(a, b); }
@@ -134,6 +146,18 @@ HALVES(bytes, high_nibbles, (bytes b),
 
 HALVES(ints, splat, (int32_t value), _mm256_set1_epi32(value))
 HALVES(ints, no_ints, (void), _mm256_setzero_si256())
+INLINE void store_ints(int32_t *to, ints a) {
+    UNROLLED(h, 2) _mm256_storeu_si256((__m256i *)(to + 8 * h), a.half[h]);
+}
+INLINE void store_codes(int8_t *to, ints a) {
+    const __m256i both = _mm256_packs_epi32(a.half[0], a.half[1]);
+    const __m256i ordered = _mm256_permute4x64_epi64(both, 0xd8);
+    _mm_storeu_si128((__m128i *)to, _mm_packs_epi16(_mm256_castsi256_si128(ordered),
+                                                    _mm256_extracti128_si256(ordered, 1)));
+}
+HALVES(ints, plus, (ints a, ints b), _mm256_add_epi32(a.half[h], b.half[h]))
+HALVES(ints, larger_ints, (ints a, ints b), _mm256_max_epi32(a.half[h], b.half[h]))
+HALVES(ints, shifted_right, (ints a), _mm256_srai_epi32(a.half[h], 8))
 HALVES(ints, minus, (ints a, ints b), _mm256_sub_epi32(a.half[h], b.half[h]))
 HALVES(ints, times, (ints a, ints b), _mm256_mullo_epi32(a.half[h], b.half[h]))
 HALVES(ints, joined, (ints high, ints low),
@@ -156,6 +180,10 @@ HALVES(ints, dot_bytes, (ints sum, bytes codes, int32_t x),
                                                       DOT(high_nibbles(codes), x, 16))))
 #endif
 
+HALVES(ints, truncated, (floats a), _mm256_cvttps_epi32(a.half[h]))
+HALVES(ints, size_bits, (floats a),
+       _mm256_and_si256(_mm256_castps_si256(a.half[h]), _mm256_set1_epi32(0x7fffffff)))
+HALVES(floats, from_bits, (ints a), _mm256_castsi256_ps(a.half[h]))
 HALVES(floats, no_floats, (void), _mm256_setzero_ps())
 HALVES(floats, as_floats, (ints a), _mm256_cvtepi32_ps(a.half[h]))
 HALVES(floats, scaled, (floats a, floats b), _mm256_mul_ps(a.half[h], b.half[h]))
@@ -202,7 +230,7 @@ INLINE __m256 folded(floats a) { return _mm256_add_ps(a.half[0], a.half[1]); }
 #error "no AVX2 on this processor"
 #endif
 
-INLINE floats load_scales(const void *from, int64_t place, int type) {
+INLINE floats load_numbers(const void *from, int64_t place, int type) {
     if (type == F32) return load_floats((const float *)from + place);
     const uint16_t *source = (const uint16_t *)from + place;
     if (type == F16) return from_float16s(source);

@@ -29,10 +29,9 @@ def quantize_groups(x: Tensor, group: int) -> Tensor:
     where one is more than 16 times the mean magnitude."""
     wide = x.float().view(len(x), -1, group)
     largest = wide.abs().amax(-1, keepdim=True).clamp_min(1e-30)
-    fine = (wide * (32512.0 / largest)).round().int()
-    coarse = (fine + 128 >> 8) * 256
-    stands_out = fine.abs().sum(-1, keepdim=True) * 16 < 32512 * group
-    return (torch.where(stands_out, fine, coarse) * (largest / 32512.0)).view_as(x)
+    stands_out = wide.abs().sum(-1, keepdim=True) * 16 < largest * group
+    limit = torch.where(stands_out, 32512.0, 127.0)
+    return ((wide * (limit / largest) + 0.5).floor() * (largest / limit)).view_as(x)
 
 
 needs_compiler = pytest.mark.skipif(
