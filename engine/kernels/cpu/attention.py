@@ -17,8 +17,7 @@ from engine.kernels.paged_kv import PLAIN, PageTensors
 _LANES = 16  # vectors.h
 _WIDEST = 576  # part.h
 _PART, _BLOCK = 512, 32  # keys, and rows of queries: attention.c
-_KEYS = 32  # of a tile: prompt.c
-_ARRANGED_BYTES = 2**25  # keys and values at a time, or those of one KV head: prompt.c
+_TILE, _KEYS, _BLOCKS = 32, 128, 16  # prompt.c
 _ITEM_BYTES = 40  # the same
 _ITEMS_A_THREAD = 4  # with fewer some threads wait for others
 _CODES = {"int8": 3, "fp8": 4}  # part.h
@@ -162,14 +161,14 @@ class NativeCache:
         wide = None if sinks is None else sinks.to(torch.float32).contiguous()
         threads = torch.get_num_threads()
         if in_tiles:
-            width = -(-key_dim // _KEYS) * _KEYS + self._value_dim
-            head_bytes = 2 * width * step.num_keys(window, chunk)
-            at_once = max(1, min(self._kv_heads, _ARRANGED_BYTES // max(1, head_bytes)))
-            size = 8 * step.num_requests + 128 + at_once * head_bytes
+            width = -(-key_dim // _TILE) * _TILE
+            size = _KEYS * (2 * (width + self._value_dim) + 6 * _BLOCK)
+            size += _BLOCKS * _BLOCK * (2 * width + 4 * self._value_dim)
+            room = scratch(threads * size)
             self._native.prompt_attention(
                 self._address, step.address, q.data_ptr(), q.stride(0), q.stride(1), heads,
                 window or 0, scaling, softcap or 0.0, None if wide is None else wide.data_ptr(),
-                chunk or 0, output.data_ptr(), TYPES[output.dtype], scratch(size), at_once, threads,
+                chunk or 0, output.data_ptr(), TYPES[output.dtype], room, threads,
             )  # fmt: skip
             return
         work, kv_heads = step.work(heads // self._kv_heads), self._kv_heads

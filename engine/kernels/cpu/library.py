@@ -59,7 +59,7 @@ _FUNCTIONS = {
     "plain_product": "pnnnpppnipi", "tiled_product": "pnnnpppnpi",
     "tiled_codes_product": "pppnpi", "rms_norm": "pppnnffii",
     "rotate_heads": "pnnppnppnffpnnnii", "silu_and_mul": "ppnnii",
-    "attention": "pppnnnnffpnpiipni", "prompt_attention": "pppnnnnffpnpipni",
+    "attention": "pppnnnnffpnpiipni", "prompt_attention": "pppnnnnffpnpipi",
     "cache_write": "ppnpnnpnnii", "barrier": "pnnnn",
 }  # fmt: skip
 """Each with the types of its arguments."""

@@ -1,12 +1,16 @@
 /* Attention of many tokens over the pages of a KV cache, in tiles: what attention.c computes, with
  * products of bfloat16.
  *
- * Keys and values are first arranged as tiles want them: keys [keys][key_dim], values transposed. A
- * block of 32 rows of queries then passes over them, KEYS at a time, and keeps the largest score,
- * the sum of the weights and the weighted sum of the values (FlashAttention, arXiv 2205.14135). Keys
- * that none of its rows sees are skipped. Scores lie as [keys][rows]: a vector holds 16 rows, and each
- * lane computes the softmax of its row.
+ * A thread takes some blocks of 32 rows of queries of a request and KV head. KEYS keys and values at
+ * a time are arranged as tiles want them, keys [keys][key_dim], values transposed, and every block
+ * passes over them while they are in the core's cache. A block keeps the largest score, the sum of
+ * the weights and the weighted sum of the values (FlashAttention, arXiv 2205.14135). Keys that none
+ * of its rows sees are skipped. Scores lie as [keys][rows]: a vector holds 16 rows, and each lane
+ * computes the softmax of its row. KEYS are counted from the beginning of the sequence: what a row
+ * comes to does not depend on the rows beside it.
  */
+#include <omp.h>
+
 #include "job.h"
 #include "tiles.h"
 
@@ -14,32 +18,20 @@
 
 #define BLOCK 32 /* rows of queries */
 #define KEYS 128 /* at a time */
+#define BLOCKS 16 /* at most, of a thread at a time */
 #define UNSEEN -3e38f
 #define LOWEST -1e30f /* of a row that has seen nothing yet: above UNSEEN */
 #define LOG2_E 1.44269504f
 
-/* Where the arranged keys and values of a request and a KV head begin, and which they are. */
+/* A thread's own place for KEYS arranged keys and values, and for a block that passes over them. */
 typedef struct {
-    int64_t start, tiles; /* position of the first key, a multiple of 32; tiles of 32 keys */
-    uint16_t *keys;       /* [32 * tiles][key_width] */
-    uint16_t *values;     /* [tiles][value_dim / 16][16][32 keys] */
-} arranged;
+    uint16_t *keys;    /* [KEYS][key_width] */
+    uint16_t *values;  /* [KEYS / 32][value_dim / 16][16][32 keys] */
+    float *scores;     /* [KEYS][rows] */
+    uint16_t *weights; /* [2][KEYS / 2][16 rows][2] */
+} room;
 
 INLINE int64_t key_width(const pages *p) { return (p->keys.width + 31) / 32 * 32; }
-
-/* of `head`, the number of those that are arranged at a time, from 0 */
-static arranged arranged_of(const job *j, const int64_t *tiles_before, uint16_t *all,
-                            int64_t request, int64_t head) {
-    const pages *p = j->pages;
-    const int64_t wide = key_width(p) + p->values.width, total = tiles_before[j->step->requests];
-    const int64_t position = j->step->lengths[request] - j->step->queries[request];
-    arranged to;
-    to.start = first_seen(j, position) / 32 * 32;
-    to.tiles = tiles_before[request + 1] - tiles_before[request];
-    to.keys = all + (head * total + tiles_before[request]) * 32 * wide;
-    to.values = to.keys + to.tiles * 32 * key_width(p);
-    return to;
-}
 
 /* Of a tile of 32 keys the rows of the pages from number `first` to before `end`; the others are not
  * there, or nobody sees them, and what lies in their place may be anything. */
@@ -48,15 +40,16 @@ typedef struct {
     float scales[32];
 } tile_rows;
 
-static tile_rows rows_of(const job *j, const arranged *to, int64_t request, int64_t head,
-                         int64_t tile, const stored *of) {
+static tile_rows rows_of(const job *j, int64_t request, int64_t head, int64_t start,
+                         const stored *of) {
     const pages *p = j->pages;
     const step *s = j->step;
     const int32_t *table = s->tables + s->table_starts[request];
-    const int64_t size = p->block_size, start = to->start + 32 * tile;
+    const int64_t size = p->block_size;
     tile_rows found;
-    found.first = most(0, first_seen(j, s->lengths[request] - s->queries[request]) - start);
-    found.end = least(32, s->lengths[request] - start);
+    const int64_t first = first_seen(j, s->lengths[request] - s->queries[request]);
+    found.first = least(32, most(0, first - start));
+    found.end = most(found.first, least(32, s->lengths[request] - start));
     for (int64_t k = found.first; k < found.end; k++)
         found.rows[k] =
             (table[(start + k) / size] * p->kv_heads + head) * size + (start + k) % size;
@@ -81,10 +74,17 @@ INLINE ints load_bfloat16s(const stored *of, const tile_rows *rows, int64_t k, i
 
 INLINE void arrange_keys(const stored *of, const tile_rows *rows, int64_t wide, uint16_t *to,
                          const int kind) {
-    for (int64_t k = 0; k < 32; k++)
-        for (int64_t d = 0; d < wide; d += 16, to += 16)
-            _mm256_storeu_si256((__m256i *)to,
+    for (int64_t k = 0; k < 32; k++, to += wide) {
+        if (kind == BF16 && k >= rows->first && k < rows->end && of->width % 32 == 0) {
+            const uint16_t *from = (const uint16_t *)of->elements + rows->rows[k] * wide;
+            for (int64_t d = 0; d < wide; d += 32)
+                store_bytes((uint8_t *)(to + d), load_bytes((const uint8_t *)(from + d)));
+            continue;
+        }
+        for (int64_t d = 0; d < wide; d += 16)
+            _mm256_storeu_si256((__m256i *)(to + d),
                                 _mm512_cvtepi32_epi16(load_bfloat16s(of, rows, k, d, kind)));
+    }
 }
 
 INLINE void arrange_values(const stored *of, const tile_rows *rows, uint16_t *to, const int kind) {
@@ -100,18 +100,34 @@ INLINE void arrange_values(const stored *of, const tile_rows *rows, uint16_t *to
     }
 }
 
-static void arrange(const job *j, const arranged *to, int64_t request, int64_t head, int64_t tile) {
+/* `tiles` tiles of 32 keys and values from position `start` on. */
+static void arrange(const job *j, const room *to, int64_t request, int64_t head, int64_t start,
+                    int64_t tiles) {
     const stored *keys = &j->pages->keys, *values = &j->pages->values;
     const int64_t wide = key_width(j->pages);
-    tile_rows rows = rows_of(j, to, request, head, tile, keys);
-    int kind = keys->kind;
+    for (int64_t tile = 0; tile < tiles; tile++) {
+        tile_rows rows = rows_of(j, request, head, start + 32 * tile, keys);
+        int kind = keys->kind;
 #define ARRANGE_KEYS(KIND) arrange_keys(keys, &rows, wide, to->keys + 32 * tile * wide, KIND)
-    BY_KIND(ARRANGE_KEYS);
-    rows = rows_of(j, to, request, head, tile, values);
-    kind = values->kind;
+        BY_KIND(ARRANGE_KEYS);
+        rows = rows_of(j, request, head, start + 32 * tile, values);
+        kind = values->kind;
 #define ARRANGE_VALUES(KIND) \
     arrange_values(values, &rows, to->values + 32 * tile * values->width, KIND)
-    BY_KIND(ARRANGE_VALUES);
+        BY_KIND(ARRANGE_VALUES);
+    }
+}
+
+/* The pages of those keys and values, into L2. */
+static void fetch(const job *j, int64_t request, int64_t head, int64_t start, int64_t tiles) {
+    const stored *both[2] = {&j->pages->keys, &j->pages->values};
+    for (int of = 0; of < 2; of++)
+        for (int64_t tile = 0; tile < tiles; tile++) {
+            const tile_rows rows = rows_of(j, request, head, start + 32 * tile, both[of]);
+            const int64_t width = both[of]->width;
+            for (int64_t k = rows.first; k < rows.end; k++)
+                fetch_stored(both[of]->elements, rows.rows[k] * width, width, both[of]->kind);
+        }
 }
 
 /* 2^x for x up to 0 (Cephes' exp2f); 0 below what float32 has. */
@@ -134,10 +150,10 @@ typedef struct {
     int32_t last_key[BLOCK], first_key[BLOCK]; /* positions that a row sees, both with it */
     const uint16_t *q[BLOCK];
     int64_t out[BLOCK]; /* rows of y [.., value_dim] */
-    uint16_t queries[2 * (WIDEST / 32) * 512]; /* [2][key_width / 32][16 pairs][16 rows][2] */
-    float scores[KEYS * BLOCK], sums[WIDEST * BLOCK]; /* [keys][rows], [value_dim][rows] */
-    uint16_t weights[KEYS * BLOCK];                   /* [2][KEYS / 2][16 rows][2] */
+    uint16_t *queries; /* [2][key_width / 32][16 pairs][16 rows][2] */
+    float *sums;       /* [value_dim][rows] */
     floats largest[2], total[2];
+    int is_begun;
 } block;
 
 static void begin_block(const job *j, block *b, int64_t request, int64_t head, int64_t number) {
@@ -166,28 +182,29 @@ static void begin_block(const job *j, block *b, int64_t request, int64_t head, i
         }
     for (int half = 0; half < 2; half++)
         b->largest[half] = splat_float(LOWEST), b->total[half] = no_floats();
+    b->is_begun = 0;
 }
 
-/* scores of `tiles` tiles of 32 keys from tile `tile` on, for R halves of the block. */
-INLINE void score_tiles(const job *j, block *b, const arranged *k, int64_t tile, int64_t tiles,
-                        const int R) {
+/* scores of `tiles` tiles of 32 keys, for R halves of the block. */
+INLINE void score_tiles(const job *j, const block *b, const room *k, int64_t tiles, const int R) {
     const int64_t wide = key_width(j->pages);
     const operand queries = {b->queries, wide / 32 * 1024, 64, 1024, 0};
     for (int64_t t = 0; t < tiles; t++) {
-        const operand keys = {k->keys + 32 * (tile + t) * wide, 32 * wide, 2 * wide, 64, 0};
-        const tile_sums to = {b->scores + 32 * t * BLOCK, 64 * BLOCK, 64, 4 * BLOCK};
+        const operand keys = {k->keys + 32 * t * wide, 32 * wide, 2 * wide, 64, 0};
+        const tile_sums to = {k->scores + 32 * t * BLOCK, 64 * BLOCK, 64, 4 * BLOCK};
         multiply_tiles(keys, queries, wide / 32, 1, to, NULL, 2, R, BFLOAT16S);
     }
 }
 
 /* Scores of `count` keys from position `start` on: as powers of two, and those unseen as UNSEEN. */
-static void see(const job *j, block *b, int half, int64_t start, int64_t count) {
+static void see(const job *j, const block *b, const room *in, int half, int64_t start,
+                int64_t count) {
     const float scaling = j->softcap > 0 ? j->scaling : j->scaling * LOG2_E;
     const ints last = load_ints(b->last_key + 16 * half), first = load_ints(b->first_key + 16 * half);
     const floats cap = splat_float(j->softcap * LOG2_E);
     const floats steep = splat_float(-2.0f * LOG2_E / (j->softcap > 0 ? j->softcap : 1.0f));
     for (int64_t k = 0; k < count; k++) {
-        float *score = b->scores + k * BLOCK + 16 * half;
+        float *score = in->scores + k * BLOCK + 16 * half;
         floats s = scaled(load_floats(score), splat_float(scaling));
         if (j->softcap > 0) { /* the hyperbolic tangent of |s|, with its sign */
             const floats e = power_of_two(scaled(_mm512_abs_ps(s), steep));
@@ -204,12 +221,12 @@ static void see(const job *j, block *b, int half, int64_t start, int64_t count) 
 }
 
 /* Weights of `count` keys; sums that were found before are made to fit them. */
-INLINE void weigh_tiles(block *b, int half, int64_t count, float scaling, int64_t value_dim,
-                        int is_first) {
+INLINE void weigh_tiles(block *b, const room *in, int half, int64_t count, float scaling,
+                        int64_t value_dim) {
     static const uint16_t order[32] = {0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23,
                                        8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31};
     const bytes by_row = load_bytes((const uint8_t *)order);
-    const float *scores = b->scores + 16 * half;
+    const float *scores = in->scores + 16 * half;
     floats peaks[4];
     UNROLLED(n, 4) peaks[n] = load_floats(scores + n * BLOCK);
     for (int64_t k = 4; k < count; k += 4)
@@ -219,7 +236,7 @@ INLINE void weigh_tiles(block *b, int half, int64_t count, float scaling, int64_
     const floats largest = larger(scaled(found, each), b->largest[half]);
     const floats before = power_of_two(less(b->largest[half], largest));
     floats total[2] = {no_floats(), no_floats()};
-    uint16_t *to = b->weights + half * KEYS * 16;
+    uint16_t *to = in->weights + half * KEYS * 16;
     for (int64_t k = 0; k < count; k += 2, to += 32) {
         floats weight[2];
         UNROLLED(n, 2) {
@@ -231,7 +248,7 @@ INLINE void weigh_tiles(block *b, int half, int64_t count, float scaling, int64_
         store_bytes((uint8_t *)to, _mm512_permutexvar_epi16(by_row, both));
     }
     b->total[half] = _mm512_fmadd_ps(b->total[half], before, _mm512_add_ps(total[0], total[1]));
-    if (!is_first && _mm512_cmp_ps_mask(b->largest[half], largest, _CMP_NEQ_OQ))
+    if (b->is_begun && _mm512_cmp_ps_mask(b->largest[half], largest, _CMP_NEQ_OQ))
         for (int64_t d = 0; d < value_dim; d++) {
             float *sum = b->sums + d * BLOCK + 16 * half;
             store_floats(sum, scaled(load_floats(sum), before));
@@ -240,35 +257,30 @@ INLINE void weigh_tiles(block *b, int half, int64_t count, float scaling, int64_
 }
 
 /* The values of those keys, weighed, to the sums of N tiles of 16 elements from `d` on. */
-INLINE void sum_tiles(block *b, const uint16_t *values, int64_t value_dim, int64_t d, int64_t tiles,
-                      int is_first, const int N, const int R) {
-    const operand from = {values + d / 16 * 512, 1024, 64, 64 * value_dim, 0};
-    const operand weights = {b->weights, 32 * KEYS, 64, 1024, 0};
+INLINE void sum_tiles(block *b, const room *in, int64_t value_dim, int64_t d, int64_t tiles,
+                      const int N, const int R) {
+    const operand from = {in->values + d / 16 * 512, 1024, 64, 64 * value_dim, 0};
+    const operand weights = {in->weights, 32 * KEYS, 64, 1024, 0};
     const tile_sums to = {b->sums + d * BLOCK, 64 * BLOCK, 64, 4 * BLOCK};
-    multiply_tiles(from, weights, tiles, is_first, to, NULL, N, R, BFLOAT16S);
+    multiply_tiles(from, weights, tiles, !b->is_begun, to, NULL, N, R, BFLOAT16S);
 }
 
-INLINE void pass(const job *j, block *b, const arranged *k, const int R) {
-    const int64_t value_dim = j->pages->values.width, last_row = least(b->rows, BLOCK) - 1;
-    int32_t first = b->first_key[0], full_from = b->first_key[last_row];
-    const int64_t from = (first - k->start) / 32, end = (b->last_key[last_row] - k->start) / 32 + 1;
-    for (int64_t tile = from; tile < end; tile += KEYS / 32) {
-        const int64_t tiles = least(KEYS / 32, end - tile), start = k->start + 32 * tile;
-        const uint16_t *values = k->values + 32 * tile * value_dim;
-        const int is_first = tile == from;
-        const int is_whole = j->softcap <= 0 && start >= full_from &&
-                             start + 32 * tiles - 1 <= b->last_key[0];
-        score_tiles(j, b, k, tile, tiles, R);
-        UNROLLED(half, R) {
-            if (!is_whole) see(j, b, half, start, 32 * tiles);
-            weigh_tiles(b, half, 32 * tiles, is_whole ? j->scaling * LOG2_E : 1.0f, value_dim,
-                        is_first);
-        }
-        int64_t d = 0;
-        for (; d + 32 <= value_dim; d += 32)
-            sum_tiles(b, values, value_dim, d, tiles, is_first, 2, R);
-        if (d < value_dim) sum_tiles(b, values, value_dim, d, tiles, is_first, 1, R);
+/* A block over `count` arranged keys from position `start` on. */
+INLINE void pass(const job *j, block *b, const room *in, int64_t start, int64_t count, const int R) {
+    const int64_t value_dim = j->pages->values.width, last_row = b->rows - 1;
+    count = least(count, (b->last_key[last_row] + 1 - start + 31) / 32 * 32);
+    if (count <= 0 || b->first_key[0] >= start + count) return;
+    const int is_whole = j->softcap <= 0 && start >= b->first_key[last_row] &&
+                         start + count - 1 <= b->last_key[0];
+    score_tiles(j, b, in, count / 32, R);
+    UNROLLED(half, R) {
+        if (!is_whole) see(j, b, in, half, start, count);
+        weigh_tiles(b, in, half, count, is_whole ? j->scaling * LOG2_E : 1.0f, value_dim);
     }
+    int64_t d = 0;
+    for (; d + 32 <= value_dim; d += 32) sum_tiles(b, in, value_dim, d, count / 32, 2, R);
+    if (d < value_dim) sum_tiles(b, in, value_dim, d, count / 32, 1, R);
+    b->is_begun = 1;
 }
 
 static void end_block(const job *j, block *b) {
@@ -298,56 +310,68 @@ static void end_block(const job *j, block *b) {
     }
 }
 
+/* `count` blocks of a request and KV head, from number `first` on. */
+static void attend(const job *j, const room *in, block *blocks, int64_t request, int64_t head,
+                   int64_t first, int64_t count) {
+    for (int64_t n = 0; n < count; n++) begin_block(j, blocks + n, request, head, first + n);
+    const block *last = blocks + count - 1;
+    const int64_t end = last->last_key[last->rows - 1] + 1;
+    int64_t start = blocks[0].first_key[0] / KEYS * KEYS;
+    for (; start < end; start += KEYS) {
+        const int64_t keys = least(KEYS, (end - start + 31) / 32 * 32);
+        arrange(j, in, request, head, start, keys / 32);
+        if (start + KEYS < end)
+            fetch(j, request, head, start + KEYS, least(KEYS, end - start - KEYS + 31) / 32);
+        for (int64_t n = 0; n < count; n++) {
+            if (blocks[n].rows > 16) pass(j, blocks + n, in, start, keys, 2);
+            else pass(j, blocks + n, in, start, keys, 1);
+        }
+    }
+    for (int64_t n = 0; n < count; n++) end_block(j, blocks + n);
+}
+
 #endif
 
-/* As native_attention, for q of bfloat16 and y of number format `type`. scratch: int64 [requests + 1],
- * filled up to 64 bytes, and bfloat16 [at_once][keys of all requests, filled up to tiles of
- * 32][key_width + value_dim], for `at_once` KV heads at a time. */
+/* As native_attention, for q of bfloat16 and y of number format `type`. scratch, for each thread:
+ * bfloat16 [KEYS][key_width + value_dim], [KEYS][BLOCK] and float [KEYS][BLOCK], and for each of
+ * BLOCKS blocks bfloat16 [BLOCK][key_width] and float [BLOCK][value_dim]. */
 void native_prompt_attention(const pages *pages, const step *step, const void *q,
                              int64_t token_apart, int64_t head_apart, int64_t heads, int64_t window,
                              float scaling, float softcap, const float *sinks, int64_t chunk,
-                             void *y, int32_t type, void *scratch, int64_t at_once,
-                             int32_t threads) {
+                             void *y, int32_t type, void *scratch, int32_t threads) {
 #if TILES
     const job told = {pages, step, q, token_apart, head_apart, heads, window, chunk, scaling,
                       softcap, sinks, y, type, 0}, *j = &told;
-    int64_t *tiles_before = scratch;
-    tiles_before[0] = 0;
-    for (int64_t i = 0; i < step->requests; i++) {
-        const int64_t position = step->lengths[i] - step->queries[i];
-        const int64_t count = step->lengths[i] - first_seen(j, position) / 32 * 32;
-        tiles_before[i + 1] = tiles_before[i] + (count + 31) / 32;
-    }
-    uint16_t *all = (uint16_t *)scratch + ((step->requests + 1) * 8 + 63) / 64 * 32;
-    const int64_t group = heads / pages->kv_heads;
+    const int64_t group = heads / pages->kv_heads, key_dim = key_width(pages);
+    const int64_t value_dim = pages->values.width, block_bytes = BLOCK * (2 * key_dim + 4 * value_dim);
+    const int64_t bytes = KEYS * (2 * (key_dim + value_dim) + 6 * BLOCK) + BLOCKS * block_bytes;
+    int64_t all = 0;
+    for (int64_t i = 0; i < step->requests; i++)
+        all += (step->queries[i] * group + BLOCK - 1) / BLOCK * pages->kv_heads;
+    const int64_t at_once = most(1, least(BLOCKS, all / (4 * threads)));
 #pragma omp parallel num_threads(threads)
     {
         const tile_shapes before = begin_tiles(64);
-        for (int64_t head = 0; head < pages->kv_heads; head += at_once) {
-            const int64_t count = least(at_once, pages->kv_heads - head);
-            for (int64_t i = 0; i < step->requests; i++) {
-                const int64_t tiles = tiles_before[i + 1] - tiles_before[i];
-#pragma omp for schedule(static) nowait
-                for (int64_t n = 0; n < count * tiles; n++) {
-                    const arranged to = arranged_of(j, tiles_before, all, i, n / tiles);
-                    arrange(j, &to, i, head + n / tiles, n % tiles);
-                }
-            }
-#pragma omp barrier
-            for (int64_t i = 0; i < step->requests; i++) {
-                const int64_t blocks = (step->queries[i] * group + BLOCK - 1) / BLOCK;
+        uint8_t *own = (uint8_t *)scratch + omp_get_thread_num() * bytes;
+        room in = {.keys = (uint16_t *)own};
+        in.values = in.keys + KEYS * key_dim;
+        in.scores = (float *)(in.values + KEYS * value_dim);
+        in.weights = (uint16_t *)(in.scores + KEYS * BLOCK);
+        own = (uint8_t *)(in.weights + KEYS * BLOCK);
+        _Alignas(64) block blocks[BLOCKS];
+        for (int64_t n = 0; n < BLOCKS; n++, own += block_bytes) {
+            blocks[n].sums = (float *)own;
+            blocks[n].queries = (uint16_t *)(own + 4 * BLOCK * value_dim);
+        }
+        for (int64_t i = 0; i < step->requests; i++) {
+            const int64_t number = (step->queries[i] * group + BLOCK - 1) / BLOCK;
+            const int64_t parts = (number + at_once - 1) / at_once;
 #pragma omp for schedule(dynamic) nowait
-                for (int64_t n = 0; n < count * blocks; n++) { /* the longest first */
-                    const int64_t one = n % count, number = blocks - 1 - n / count;
-                    const arranged from = arranged_of(j, tiles_before, all, i, one);
-                    _Alignas(64) block b;
-                    begin_block(j, &b, i, head + one, number);
-                    if (b.rows > 16) pass(j, &b, &from, 2);
-                    else pass(j, &b, &from, 1);
-                    end_block(j, &b);
-                }
+            for (int64_t n = 0; n < pages->kv_heads * parts; n++) { /* the longest first */
+                const int64_t first = (parts - 1 - n / pages->kv_heads) * at_once;
+                attend(j, &in, blocks, i, n % pages->kv_heads, first,
+                       least(at_once, number - first));
             }
-#pragma omp barrier
         }
         end_tiles(&before);
     }

@@ -4,6 +4,7 @@ itself on other threads and in other company."""
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 import torch
@@ -84,11 +85,17 @@ def test_a_request_comes_to_the_same_in_any_company(scene: Scene) -> None:
         assert torch.equal(stage.compute([request])[0], together[request])
 
 
-def test_heads_that_are_arranged_in_turn_give_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    stage = Prompts(Scene(((300, 200), (40, 40)), num_kv_heads=3, dtype=torch.bfloat16))
-    expected = stage.compute([0, 1])
-    monkeypatch.setattr("engine.kernels.cpu.attention._ARRANGED_BYTES", 0)
-    assert all(map(torch.equal, stage.compute([0, 1]), expected))
+@settings(deadline=None, max_examples=30)
+@given(prompts, st.lists(st.integers(1, 199), max_size=3, unique=True))
+def test_a_prompt_in_chunks_comes_to_the_same(scene: Scene, cuts: list[int]) -> None:
+    stage, whole = Prompts(scene), Prompts(scene).compute([0])[0]
+    length, count = scene.requests[0]
+    bounds = [0, *(cut for cut in sorted(cuts) if cut < count), count]
+    for first, end in pairwise(bounds):
+        q, output = stage.queries[0][first:end], torch.empty_like(whole[first:end])
+        step = NativeStep([0], [end - first], [length - count + end], [stage.tables[0]])
+        stage.cache.attend(step, q, output, *stage.options, in_tiles=True)
+        assert torch.equal(output, whole[first:end])
 
 
 @pytest.mark.parametrize("kv_dtype", ["auto", "int8", "k=int8,v=fp8"])
