@@ -14,7 +14,7 @@ import torch
 from engine.hardware.devices import gpus, why_not
 from engine.kernels import dense, packed, per_channel
 from engine.kernels.cpu.check import find
-from engine.kernels.cpu.integer import MANY_ROWS as MANY_ROWS_OF_CODES
+from engine.kernels.cpu.dequantized import MANY_ROWS as MANY_ROWS_OF_CODES
 from engine.kernels.measure import (
     Choice,
     dtype_name,
@@ -95,10 +95,9 @@ def quantized_choices() -> tuple[Choice, ...]:
     )
     fused = "compiled: one pass each, computes in float32, rounds once"
     tiles = found.library.has_tiles
-    which = "4-bit, fp8 and nf4" if found.library.has_amx else "fp8 and nf4"
     many = (
         Choice(
-            f"linear, {which}", "bfloat16", MANY_ROWS_OF_CODES, "tiles",
+            "linear, fp8 and nf4", "bfloat16", MANY_ROWS_OF_CODES, "tiles",
             "dequantizes to bfloat16 once for all rows",
         ),
     )  # fmt: skip

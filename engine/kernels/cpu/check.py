@@ -118,10 +118,7 @@ def _products(
         bias = torch.randn(_OUTPUTS, generator=generator).bfloat16()
         expected = x.float() @ weight.float().t() + bias.float()
         yield "tiles", partial(library.tiled, weight=weight, bias=bias), x, expected
-        codes = _random(4, 32, generator)
-        held = IntegerWeights.of(codes, torch.bfloat16, library)
         x = exact.bfloat16()
-        yield "4-bit weights in tiles", held.dequantizing, x, x.float() @ codes.dequantize().t()
         for title, numbers, wide in _weights(library, generator):
             if isinstance(wide, DequantizedWeights) and wide.dtype is torch.bfloat16:
                 expected = x.float() @ numbers.dequantize().t()

@@ -8,11 +8,14 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from engine.kernels.cpu.integer import MANY_ROWS, in_panels
+from engine.kernels.cpu.integer import in_panels
 from engine.kernels.cpu.library import LANES, TYPES, Library, Packed
 from engine.kernels.weights import Weights
 from engine.numerics import rounding as e4m3
 from engine.numerics.codes import Codes, FloatCodes, IntCodes, TableCodes
+
+MANY_ROWS = 128
+"""From here on weights are dequantized to bfloat16, where the processor multiplies it."""
 
 _BLOCK = 512  # rows: dequantized.c
 _E4M3, _TABLE, _INT, _ZEROS = 0, 1, 2, 4

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable
 
 import torch
@@ -12,14 +11,11 @@ from engine.kernels.cpu.library import APART, LANES, TYPES, Library, Packed
 from engine.kernels.weights import Weights
 from engine.numerics.codes import IntCodes
 
-MANY_ROWS = 128
-"""From here on 4-bit weights are dequantized to bfloat16 on AMX: sums of integers leave the tiles
-with every group."""
-
 _LARGEST_GROUP = {4: 4096, 8: 256}
 """Inputs whose products with activations of 16 bits an int32 can sum."""
 
 _WIDEST = 65_536  # the same for 8 bits by 8
+_CHUNK_BYTES = 786_432  # of codes that a thread of integer.c holds, or two panels
 _AT_ONCE = 4096  # outputs that are packed or made plain at a time
 
 
@@ -29,8 +25,7 @@ class IntegerWeights(Weights):
     groups, 16].
 
     Grouped weights use activations in 8-bit integers per group, or in 16-bit ones where one stands
-    out of its group, which adds no error to that of bfloat16 or float16 (integer.c). On AMX many
-    rows of bfloat16 are multiplied with 4-bit weights in bfloat16 instead (tiled.c). Symmetric
+    out of its group, which adds no error to that of bfloat16 or float16 (integer.c). Symmetric
     per-channel int8 quantizes activations to 8 bits per row, as the GPU kernels do.
     """
 
@@ -61,9 +56,9 @@ class IntegerWeights(Weights):
             zeros=None if self._zeros is None else self._zeros.data_ptr(),
         )  # fmt: skip
         row_bytes = parts * (shape[1] + APART) + 9 * (shape[1] // group)
-        self._arguments.prepare(library.integer_product, row_bytes)
-        is_tiled = chunk.bits == 4 and dtype is torch.bfloat16 and shape[1] % 32 == 0
-        self._dequantized_from = MANY_ROWS if is_tiled and library.has_amx else sys.maxsize
+        is_widened = chunk.bits == 4 and library.has_amx
+        thread_bytes = max(_CHUNK_BYTES, 2 * LANES * shape[1]) if is_widened else 0
+        self._arguments.prepare(library.integer_product, row_bytes, thread_bytes=thread_bytes)
 
     @classmethod
     def of(cls, codes: IntCodes, dtype: torch.dtype, library: Library) -> IntegerWeights:
@@ -72,15 +67,8 @@ class IntegerWeights(Weights):
         return cls(codes.shape, (codes.rows(part) for part in parts), dtype, library)
 
     def multiply(self, x: Tensor, bias: Tensor | None) -> Tensor:
-        if len(x) < self._dequantized_from:
-            result = self._library.product(self._arguments, x)
-        else:
-            result = self.dequantizing(x)
+        result = self._library.product(self._arguments, x)
         return result if bias is None else result.add_(bias)
-
-    def dequantizing(self, x: Tensor) -> Tensor:
-        """x [T, in] of bfloat16 by 4-bit weights rounded to bfloat16, in tiles."""
-        return self._library.tiled_codes(self._arguments, x)
 
     def dense(self) -> Tensor:
         result = torch.empty(self.shape, dtype=self.dtype)

@@ -29,6 +29,7 @@ LANES = 16
 APART = 64  # integer.c
 _BLOCK = 256  # rows: plain.c
 _TILE = 16  # rows: tiles.h
+_LINE = 64  # of a cache, where what tiles are loaded from begins
 _REGISTERS = 2  # of AMX, what tiles are made of: tiles.h
 _CHUNK_BYTES = 2**20  # of weights that a thread of tiled.c holds, or 32 outputs
 
@@ -43,11 +44,17 @@ class Packed(ctypes.Structure):
     )
 
     def prepare(
-        self, function: Callable[..., None], row_bytes: int, most_rows: int = sys.maxsize
+        self,
+        function: Callable[..., None],
+        row_bytes: int,
+        most_rows: int = sys.maxsize,
+        thread_bytes: int = 0,
     ) -> None:
         """`function` multiplies, with `row_bytes` of scratch for each row of activations, or for
-        `most_rows`. What every product needs is read once: a structure's fields are slow."""
+        `most_rows`, and `thread_bytes` for each thread. What every product needs is read once: a
+        structure's fields are slow."""
         self.function, self.row_bytes, self.most_rows = function, row_bytes, most_rows
+        self.thread_bytes = thread_bytes
         self.address, self.num_outputs = ctypes.addressof(self), self.outputs
 
 
@@ -96,12 +103,12 @@ class Library:
 
     def product(self, weights: Packed, x: Tensor) -> Tensor:
         """x [T, inputs], contiguous, by packed weights: [T, outputs] in x's dtype."""
-        rows, dtype = x.shape[0], x.dtype
+        rows, dtype, threads = x.shape[0], x.dtype, torch.get_num_threads()
         result = torch.empty(rows, weights.num_outputs, dtype=dtype)
+        size = min(-(-rows // _TILE) * _TILE, weights.most_rows) * weights.row_bytes
         weights.function(
             weights.address, x.data_ptr(), result.data_ptr(), rows, TYPES[dtype],
-            scratch(min(-(-rows // _TILE) * _TILE, weights.most_rows) * weights.row_bytes),
-            torch.get_num_threads(),
+            scratch(size + threads * weights.thread_bytes + _LINE), threads,
         )  # fmt: skip
         return result
 
@@ -131,8 +138,8 @@ class Library:
         return result
 
     def tiled_codes(self, weights: Packed, x: Tensor) -> Tensor:
-        """`product` with codes (of 4 bits, or what dequantized.c has) dequantized to bfloat16, for
-        many rows of it, where `has_tiles`: x [T, inputs], a multiple of 32."""
+        """`product` with codes as dequantized.c has them dequantized to bfloat16, for many rows of
+        it, where `has_tiles`: x [T, inputs], a multiple of 32."""
         rows, inputs = x.shape
         result = torch.empty(rows, weights.num_outputs, dtype=x.dtype)
         self.tiled_codes_product(

@@ -192,7 +192,7 @@ INLINE void score_tiles(const job *j, const block *b, const room *k, int64_t til
     for (int64_t t = 0; t < tiles; t++) {
         const operand keys = {k->keys + 32 * t * wide, 32 * wide, 2 * wide, 64, 0};
         const tile_sums to = {k->scores + 32 * t * BLOCK, 64 * BLOCK, 64, 4 * BLOCK};
-        multiply_tiles(keys, queries, wide / 32, 1, to, NULL, 2, R, BFLOAT16S);
+        multiply_tiles(keys, queries, wide / 32, 1, to, nothing, NULL, 2, R, BFLOAT16S);
     }
 }
 
@@ -262,7 +262,7 @@ INLINE void sum_tiles(block *b, const room *in, int64_t value_dim, int64_t d, in
     const operand from = {in->values + d / 16 * 512, 1024, 64, 64 * value_dim, 0};
     const operand weights = {in->weights, 32 * KEYS, 64, 1024, 0};
     const tile_sums to = {b->sums + d * BLOCK, 64 * BLOCK, 64, 4 * BLOCK};
-    multiply_tiles(from, weights, tiles, !b->is_begun, to, NULL, N, R, BFLOAT16S);
+    multiply_tiles(from, weights, tiles, !b->is_begun, to, nothing, NULL, N, R, BFLOAT16S);
 }
 
 /* A block over `count` arranged keys from position `start` on. */

@@ -4,8 +4,8 @@
  *
  * Sums are float32, in one order for every row. Weights of a few hundred outputs are brought to a
  * core's second cache, once for all rows, and pass by 32 rows at a time, whose activations are in its
- * first one: from where torch holds them, as left operands; or from the panels of integer.c,
- * dequantized, as right ones. A row of y is written many outputs at a time: single lines far apart
+ * first one: from where torch holds them, as left operands; or from the panels of dequantized.c,
+ * as bfloat16, as right ones. A row of y is written many outputs at a time: single lines far apart
  * would take longer than the products.
  */
 #include "numbers.h"
@@ -49,37 +49,6 @@ static void as_right(const uint16_t *x, int64_t inputs, int64_t rows, uint16_t *
     }
 }
 
-/* Two inputs' weights, scale * code + offset, beside each other for each output. */
-INLINE bytes weight_pair(ints first, ints second, floats scales, floats offsets) {
-    const floats a = as_floats(_mm512_and_si512(first, splat(15)));
-    const floats b = as_floats(_mm512_and_si512(second, splat(15)));
-    return number_pair(plus_product(offsets, a, scales), plus_product(offsets, b, scales));
-}
-
-/* A panel of 4-bit codes as right operands: [inputs / 2][16 outputs][2]. */
-static void dequantize(const packed *w, int64_t panel, uint16_t *to) {
-    const uint8_t *codes = w->codes + panel * w->inputs * LANES / 2;
-    for (int64_t g = 0; g < w->inputs / w->group; g++) {
-        const int64_t at = (panel * (w->inputs / w->group) + g) * LANES;
-        const floats scales = load_numbers(w->scales, at, w->scale_type);
-        const ints zeros = w->zeros ? widened((const uint8_t *)w->zeros + at) : splat(8);
-        const floats offsets = scaled(as_floats(minus(no_ints(), zeros)), scales);
-        for (int64_t k = 0; k < w->group; k += 8, codes += 64, to += 4 * STEP) {
-            const bytes c = load_bytes(codes); /* inputs 0, 1, 2, 3, 4 ... in bits 0, 8, 16, 24, 4 */
-            _mm_prefetch((const char *)codes + 1024, _MM_HINT_T0);
-#define PAIR(n, bit)                                                                             \
-    store_bytes((uint8_t *)(to + STEP * (n)),                                                    \
-                weight_pair(_mm512_srli_epi32(c, bit), _mm512_srli_epi32(c, (bit) + 8), scales,  \
-                            offsets))
-            PAIR(0, 0);
-            PAIR(1, 16);
-            PAIR(2, 4);
-            PAIR(3, 20);
-#undef PAIR
-        }
-    }
-}
-
 /* sums of 32 rows by 32 outputs, of which `here` are left, to bfloat16 out [32][WIDEST]. */
 INLINE void round_sums(const float *sums, const uint16_t *bias, int64_t here, uint16_t *out,
                        const int is_codes) {
@@ -101,6 +70,18 @@ INLINE void round_sums(const float *sums, const uint16_t *bias, int64_t here, ui
     }
 }
 
+/* Weights to fetch, of 32 outputs; NULL: none. */
+typedef struct {
+    const uint16_t *from;
+    int64_t stride;
+} next_weights;
+
+INLINE void fetch(void *with, int64_t step, int n) {
+    const next_weights *next = with;
+    for (int r = 0; next->from && n == 0 && r < 32; r++)
+        _mm_prefetch((const char *)(next->from + r * next->stride + STEP * step), _MM_HINT_T1);
+}
+
 /* 32 rows from `row` on by `count` outputs. near: weights as operands, or NULL: as torch holds them. */
 INLINE void block(const product *p, int64_t row, int64_t output, int64_t count,
                   const uint16_t *near, const int is_codes) {
@@ -111,18 +92,19 @@ INLINE void block(const product *p, int64_t row, int64_t output, int64_t count,
         const int64_t inputs = least(NEAR, p->inputs - k), below = 32 * p->inputs;
         const operand x = {p->x + row * p->inputs + 16 * k, below, 64, 32 * STEP, 0};
         operand w = {near + 16 * k, below, 64, 32 * STEP, 1};
-        const uint16_t *lying = p->weight + output * p->stride + k, *next = NULL;
+        const uint16_t *lying = p->weight + output * p->stride + k;
+        next_weights next = {NULL, p->stride};
         if (!near) w = (operand){lying, 32 * p->stride, 2 * p->stride, 2 * STEP, 1};
         if (!near && row == 0) { /* which read them from memory; the other rows find them near */
-            if (k + inputs < p->inputs) next = lying + NEAR;
-            else if (output + 64 <= p->outputs) next = lying + 32 * p->stride - k;
+            if (k + inputs < p->inputs) next.from = lying + NEAR;
+            else if (output + 64 <= p->outputs) next.from = lying + 32 * p->stride - k;
         }
         for (int64_t pair = 0; pair < pairs; pair++) {
             const int both = count - 32 * pair > 16;
             const tile_sums to = {sums[pair], 2048, 1024, 64};
 #define BY(L, R)                                                                              \
-    multiply_tiles(is_codes ? x : w, is_codes ? w : x, inputs / STEP, k == 0, to, next, L, R, \
-                   BFLOAT16S)
+    multiply_tiles(is_codes ? x : w, is_codes ? w : x, inputs / STEP, k == 0, to, fetch, &next, L,  \
+                   R, BFLOAT16S)
             if (both && rows > 16) BY(2, 2);
             else if (is_codes ? rows > 16 : both) BY(2, 1);
             else if (is_codes ? both : rows > 16) BY(1, 2);
@@ -142,8 +124,7 @@ INLINE void block(const product *p, int64_t row, int64_t output, int64_t count,
 static void chunk(const product *p, int64_t output, int64_t count, uint16_t *near) {
     for (int64_t n = 0; near && n < count; n += 16) {
         uint16_t *to = near + n * p->inputs;
-        if (p->codes && p->codes->bits) dequantize(p->codes, (output + n) / 16, to);
-        else if (p->codes) numbers_as_operands(p->codes, (output + n) / 16, to);
+        if (p->codes) numbers_as_operands(p->codes, (output + n) / 16, to);
         else
             as_left(p->weight + (output + n) * p->stride, p->stride, p->inputs,
                     least(16, p->outputs - output - n), to);
@@ -196,7 +177,7 @@ void native_tiled_product(const uint16_t *weight, int64_t outputs, int64_t input
 #endif
 }
 
-/* Codes as dequantized.c has them, or of 4 bits as integer.c has them; x and y of bfloat16. */
+/* Codes as dequantized.c has them; x and y of bfloat16. */
 void native_tiled_codes_product(const packed *w, const uint16_t *x, uint16_t *y, int64_t rows,
                                 uint16_t *scratch, int32_t threads) {
 #if TILES

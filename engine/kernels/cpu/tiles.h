@@ -34,6 +34,10 @@ typedef struct {
 
 enum { BFLOAT16S, SIGNED_CODES, UNSIGNED_CODES }; /* right operands; left ones are signed */
 
+/* What is done beside the products: after the n-th one of a step of inputs. */
+typedef void meanwhile(void *with, int64_t step, int n);
+INLINE void nothing(void *with, int64_t step, int n) {}
+
 #if AMX
 
 /* By hand: gcc 12 does not see that these read and write memory. Registers:
@@ -78,9 +82,9 @@ INLINE void end_tiles(const tile_shapes *before) {
 }
 
 /* Adds the products of L left tiles by R right ones, of `count` tiles of inputs, to sums, or puts them
- * there where `first`. 32 rows from `next` on, as far apart as left ones, are fetched; NULL: none. */
+ * there where `first`. */
 INLINE void multiply_tiles(operand left, operand right, int64_t count, int first, tile_sums sums,
-                           const void *next, const int L, const int R, const int kind) {
+                           meanwhile also, void *with, const int L, const int R, const int kind) {
     uint8_t *sum = sums.at, *lower = sum + sums.below;
     if (first) {
         TILE_ZERO(0);
@@ -109,16 +113,18 @@ INLINE void multiply_tiles(operand left, operand right, int64_t count, int first
         OPERAND(4, left, rows);
         OPERAND(6, right, columns);
         DOT(0, 4, 6);
-        for (int n = 0; next && n < 32; n++)
-            _mm_prefetch((const char *)next + n * left.apart + 64 * k, _MM_HINT_T1);
+        also(with, k, 0);
         if (R == 2) {
             OPERAND(7, right, columns + right.below);
             DOT(1, 4, 7);
+            also(with, k, 1);
         }
         if (L == 2) {
             OPERAND(5, left, rows + left.below);
             DOT(2, 5, 6);
+            also(with, k, 2);
             if (R == 2) DOT(3, 5, 7);
+            if (R == 2) also(with, k, 3);
         }
     }
 #undef OPERAND
@@ -144,7 +150,7 @@ INLINE floats dot_pairs(floats sum, bytes a, bytes b) {
 
 /* As with AMX, for bfloat16: eight rows by the columns of R tiles, in registers. */
 INLINE void multiply_tiles(operand left, operand right, int64_t count, int first, tile_sums sums,
-                           const void *next, const int L, const int R, const int kind) {
+                           meanwhile also, void *with, const int L, const int R, const int kind) {
     for (int part = 0; part < 2 * L; part++) {
         const int64_t below = part / 2 * left.below + part % 2 * 8 * left.apart;
         const uint8_t *rows = (const uint8_t *)left.at + below, *columns = right.at;
@@ -155,8 +161,7 @@ INLINE void multiply_tiles(operand left, operand right, int64_t count, int first
             sum[r][c] = first ? no_floats() : load_floats(from);
         }
         for (int64_t k = 0; k < count; k++, rows += left.step, columns += right.step) {
-            for (int n = 0; next && part == 0 && n < 32; n++)
-                _mm_prefetch((const char *)next + n * left.apart + 64 * k, _MM_HINT_T1);
+            if (part == 0) also(with, k, 0);
             for (int pair = 0; pair < 16; pair++) {
                 const uint8_t *at = columns + pair * right.apart;
                 bytes column[2];

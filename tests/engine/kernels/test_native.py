@@ -16,9 +16,9 @@ from torch import Tensor
 from engine.kernels import dense
 from engine.kernels.cpu import build
 from engine.kernels.cpu.check import difference, library
-from engine.kernels.cpu.dequantized import DequantizedWeights
+from engine.kernels.cpu.dequantized import MANY_ROWS, DequantizedWeights
 from engine.kernels.cpu.dequantized import fits as dequantized_fits
-from engine.kernels.cpu.integer import MANY_ROWS, IntegerWeights, fits
+from engine.kernels.cpu.integer import IntegerWeights, fits
 from engine.kernels.cpu.library import FORMATS, Library
 from engine.kernels.quantized import make_weights
 from engine.kernels.tiled import GroupedWeights
