@@ -5,13 +5,13 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
-import os
 import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from app.bench.workload import Workload, fixed, of_prompts, preset, preset_names
 from app.cli import values
+from app.cli.keys import keys_of
 from app.cli.options import (
     add_engine_options,
     add_options,
@@ -22,6 +22,7 @@ from app.cli.options import (
 )
 from app.cli.session import StatusLine, open_engine
 from app.cli.sweep import add_sweep_options, run_sweep
+from app.server.options import KEY_VARIABLE
 from app.units import setting_value
 from engine.config import SETTINGS, EngineConfig
 from engine.errors import ConfigError
@@ -64,7 +65,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_options(
         parser.add_argument_group("benchmarking a running server"),
         ("--base-url URL", values.url, "Benchmark the server at this URL."),
-        ("--api-key K", values.name, "API key for the server. Default: INFERDECK_API_KEY."),
+        ("--api-key K", values.name, "API key for the server, or URL=K for one of several; "
+         f"repeatable. Default for a single server: {KEY_VARIABLE}.", []),
         ("--served-model NAME", values.name,
          "Model name on the server. Default: the first model listed."),
     )  # fmt: skip
@@ -122,7 +124,7 @@ def run(args: argparse.Namespace) -> int:
     is_remote = args.base_url is not None
     if is_remote:
         _refuse_engine_options(args)
-    elif (args.api_key is not None or args.served_model is not None) and not _has_engines(args):
+    elif (args.api_key or args.served_model is not None) and not _has_engines(args):
         raise ConfigError("--api-key and --served-model require --base-url.", "Add --base-url URL.")
     comparison = comparison_of(args.compare)
     plan = plan_of(args)
@@ -176,11 +178,10 @@ Measured = tuple[dict[str, Any], dict[str, dict[str, Any]], str]
 def _measure_server(args: argparse.Namespace, plan: Plan) -> Measured:
     from app.bench.remote import RemoteBench, describe_probe
     from app.clients.target import Target
-    from app.server.options import KEY_VARIABLE
 
     status = StatusLine()
-    key = args.api_key if args.api_key is not None else os.environ.get(KEY_VARIABLE) or None
-    target = Target(args.base_url, key)
+    keys = keys_of(args.api_key, [args.base_url])
+    target = Target(args.base_url, keys.get(args.base_url))
     bench = RemoteBench(target, plan, args.served_model or "", status.counting)
     try:
         columns = bench.variants()
@@ -280,9 +281,7 @@ def plan_under_goals(args: argparse.Namespace) -> Plan:
         raise ConfigError("No goal specified.", "Add --goodput itl:50, in milliseconds.")
     plan = plan_of(args)
     first = dict(list(plan.workload.variants.items())[:1])
-    return dataclasses.replace(
-        plan, workload=dataclasses.replace(plan.workload, variants=first)
-    )
+    return dataclasses.replace(plan, workload=dataclasses.replace(plan.workload, variants=first))
 
 
 def _workload(args: argparse.Namespace) -> Workload:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
@@ -12,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from app.cli import values
+from app.cli.keys import keys_of
 from app.cli.options import add_options, check_writable, engine_config, write_report
 from app.cli.session import StatusLine, open_engine
 from engine.errors import ConfigError
@@ -72,9 +72,7 @@ MakeSearch = Callable[
 ]
 
 
-def run_sweep(
-    args: argparse.Namespace, plan: Plan, make_search: MakeSearch | None = None
-) -> int:
+def run_sweep(args: argparse.Namespace, plan: Plan, make_search: MakeSearch | None = None) -> int:
     """Run, print and store the points of `args.sweep`: all, or those that a search chooses; 1
     if one failed."""
     from app.bench.axes import parse_axes
@@ -86,7 +84,6 @@ def run_sweep(
     from app.bench.sweep import ENGINE, LOADS, NO_SETTINGS, Sweep
     from app.clients.target import Target
     from app.paths import runs_dir
-    from app.server.options import KEY_VARIABLE
     from app.storage.run_records import State
     from app.storage.run_store import RunStore
     from engine.hardware.machine import machine_info
@@ -106,6 +103,8 @@ def run_sweep(
             f"{', '.join(settings)} cannot be changed on a running server.",
             "Sweep concurrency or request_rate with --base-url.",
         )
+    servers = [one for one in engines if one != OWN] or [args.base_url]
+    keys = keys_of(args.api_key, servers) if engines or args.base_url is not None else {}
     goals = goals_of(args)
     status = StatusLine()
     measured: dict[str, Any]
@@ -132,8 +131,7 @@ def run_sweep(
         )  # fmt: skip
 
     def reach(url: str) -> Reached:
-        key = args.api_key if args.api_key is not None else os.environ.get(KEY_VARIABLE) or None
-        return Reached(Target(url, key), args.served_model or "")
+        return Reached(Target(url, keys.get(url)), args.served_model or "")
 
     if engines and OWN not in engines:
         result = measure(EnginesBench(None, reach, plan), ", ".join(engines), "")

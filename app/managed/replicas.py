@@ -15,10 +15,10 @@ PROBE_S = 5.0
 def check(targets: Sequence[Target]) -> None:
     """One that does not respond is not an error while another one does: a router takes it in when
     it is back. Blocks for some seconds at most. Raises InferdeckError."""
-    if len({one.api_key for one in targets if one.api_key}) > 1:
+    if len({one.api_key or "" for one in targets}) > 1:  # nor is a key sent to one without
         raise InferdeckError(
             "The replicas have different API keys; a router passes on the one of its client.",
-            "Start them with the same key.",
+            "Start them with the same key, and enter it in each connection.",
         )
     with ThreadPoolExecutor(max(1, len(targets))) as pool:
         found = list(pool.map(_probe, targets))

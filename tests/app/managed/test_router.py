@@ -135,9 +135,10 @@ def test_replicas_with_different_keys_are_said(
     replicas: tuple[ScriptedServer, ScriptedServer],
 ) -> None:
     urls = [one.target.base_url for one in replicas]
-    check([Target(urls[0], "k"), Target(urls[1])])
-    with pytest.raises(InferdeckError, match="different API keys"):
-        check([Target(urls[0], "k"), Target(urls[1], "other")])
+    check([Target(urls[0], "k"), Target(urls[1], "k")])
+    for other in ("other", None):
+        with pytest.raises(InferdeckError, match="different API keys"):
+            check([Target(urls[0], "k"), Target(urls[1], other)])
 
 
 def replace_name(target: Target, name: str) -> Target:
