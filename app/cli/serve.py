@@ -20,10 +20,10 @@ from app.cli import values
 from app.cli.options import add_engine_options, add_options, engine_config
 from app.cli.session import StatusLine, prepare_libraries
 from app.server.options import KEY_VARIABLE, MIB, Limits, ServerOptions
-from app.storage.model_sources import STARTER_TITLE, is_starter
+from app.storage.model_sources import STARTER_TITLE, is_starter, model_title
 from engine.config import EngineConfig
 from engine.errors import ConfigError, ErrorInfo, InferdeckError
-from engine.units import rough_duration
+from engine.units import bytes_text, rough_duration
 
 # What follows needs numpy or the server's libraries, which `--help` need not wait for.
 if TYPE_CHECKING:
@@ -178,6 +178,8 @@ class _Serving:
         try:
             self._server.bind()  # a port in use is found out before the model is read
             self._thread.start()
+            if not self._as_json:
+                print(loading_text(self._config), flush=True)
             self._load(self._config)
             while (loaded := self._handle(_next(self._events))) is None:
                 pass
@@ -282,6 +284,15 @@ class _Serving:
         except KeyboardInterrupt:
             self._server.stop()
             return 130
+
+
+def loading_text(config: EngineConfig) -> str:
+    """The model and the size of its files, before any of them is read."""
+    name = model_title(config.model)
+    if config.load_format == "dummy":
+        return f"Loading {name} (random weights)"
+    size = sum(file.stat().st_size for file in Path(config.model).glob("*.safetensors"))
+    return f"Loading {name} ({bytes_text(size)})" if size else f"Loading {name}"
 
 
 def _say(text: str) -> None:

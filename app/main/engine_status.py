@@ -287,7 +287,9 @@ class FinishedWork(QObject):
         self._is_chat_shown = lambda: app.window.page.widget is app.pages.chat_page
         self._show_notice, self._dismiss = app.notices.show_notice, app.notices.dismiss
         self._failed: set[str] = set()  # a queue reports a failure more than once
+        self._switch = app.pages.server.switch
         app.bridge.loaded.connect(self._on_loaded)
+        app.bridge.link_changed.connect(self._on_link)
         app.window.stack.currentChanged.connect(self._on_page)
         app.changes.applied.connect(self._on_applied)
         models.queue.finished.connect(self._on_downloaded)
@@ -296,18 +298,24 @@ class FinishedWork(QObject):
 
     def _on_loaded(self, event: messages.Loaded) -> None:
         model, config = event.model, event.config
-        precision = precision_text(model, config)
+        precision, note = precision_text(model, config), self._switch.take_note()
+        chat = () if self._is_chat_shown() else (("Chat", self._show_chat),)
         if place := self._bridge.place:  # which may report neither precision nor device
             text = f"Attached to {place}: {model.name}."
-            details = f"{precision}." if precision else ""
+            details = " ".join(filter(None, (f"{precision}." if precision else "", note)))
+            chat = (*chat, ("Use local engine", self._switch.back))
         else:
             text, details = f"Loaded {model.name}.", f"{precision} on {model.device}."
-        notice = Notice(LOADED, text, details, actions=(("Chat", self._show_chat),))
-        if self._is_chat_shown():
+        notice = Notice(LOADED, text, details, actions=chat)
+        if self._is_chat_shown() and not note:
             self._dismiss(LOADED)  # of the model before
             self._history.add(notice)
         else:  # the way to go on, wherever it was loaded from
             self._show_notice(notice)
+
+    def _on_link(self, link: LinkChanged | None) -> None:
+        if link is None:
+            self._dismiss(LOADED)  # of the engine that the window has left
 
     def _on_page(self, index: int) -> None:
         if self._is_chat_shown():  # where its button leads

@@ -17,7 +17,7 @@ from app.features.serve.connections import ConnectionStore
 from app.link.bridge import EngineBridge, EngineState
 from app.link.tasks import Task, run_task
 from app.window.commands import Command, CommandRegistry
-from app.window.notices import Notice, error_notice
+from app.window.notices import error_notice
 from app.window.settings_store import RecentModel
 from engine.errors import ErrorInfo, InferdeckError, describe
 
@@ -54,6 +54,7 @@ class EngineSwitch(QObject):
         self._task: Task | None = None
         self._own: RecentModel | None = None  # what was open here last
         self._is_away = False
+        self._note = ""
         self.current: Connection | None = None
         """The connection in use; None: the local engine, or one from the command line."""
         store.keys.arrived.connect(self._on_key)
@@ -87,6 +88,11 @@ class EngineSwitch(QObject):
         self._wanted = None
         self._bridge.detach()  # the rest follows from there
 
+    def take_note(self) -> str:
+        """The consequences of the last switch to a remote engine; "" once they were taken."""
+        note, self._note = self._note, ""
+        return note
+
     # On the way --------------------------------------------------------------------------------
 
     def _on_key(self, name: str) -> None:
@@ -110,7 +116,7 @@ class EngineSwitch(QObject):
                 self.store.keep(connection)
         if not self._bridge.is_remote:
             self._own = self._session.latest
-        serves = self._is_serving()  # it stops with the change
+        note = f"{SWITCHED} {SERVER_STOPS}" if self._is_serving() else SWITCHED
         try:
             if connection.server_type is ServerType.INFERDECK:
                 from app.clients.attached import attach
@@ -125,16 +131,8 @@ class EngineSwitch(QObject):
             self._complain(connection, describe(error))
             return
         log.info("using engine %s at %s", connection.name, connection.base_url)
-        self.current = connection
+        self.current, self._note = connection, note
         self.changed.emit()
-        name, url = connection.name, connection.base_url
-        self.notice.emit(
-            Notice(
-                NOTICE, f"Using {url}." if name in url else f"Using {name} at {url}.",
-                f"{SWITCHED} {SERVER_STOPS}" if serves else SWITCHED,
-                actions=(("Use local engine", self.back),),
-            )
-        )  # fmt: skip
 
     def _on_opened(self, config: object, chosen: object) -> None:
         if not self._bridge.is_remote:
@@ -147,7 +145,7 @@ class EngineSwitch(QObject):
     def _on_link(self, link: LinkChanged | None) -> None:
         self._is_away = link is not None
         if link is None:
-            self.current = None
+            self.current, self._note = None, ""
             self.notice_gone.emit(NOTICE)
             QTimer.singleShot(0, self, self._open_own)
             self.changed.emit()

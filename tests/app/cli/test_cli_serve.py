@@ -10,11 +10,15 @@ import sys
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from app.__main__ import main
+from app.cli.serve import loading_text
+from engine.config import EngineConfig
+from engine.units import bytes_text
 from tests import ROOT
 from tests.figures import numbers
 
@@ -87,3 +91,15 @@ def test_what_is_impossible_is_2(
     monkeypatch.delenv("INFERDECK_API_KEY", raising=False)
     assert main(["serve", *argv]) == 2
     assert words in capsys.readouterr().err
+
+
+def test_it_names_what_it_loads_and_its_size(tmp_path: Path) -> None:
+    folder = tmp_path / "small"
+    folder.mkdir()
+    config = EngineConfig(model=str(folder))
+    assert loading_text(config).split() == ["Loading", "small"]  # nothing to read: an error follows
+    (folder / "a.safetensors").write_bytes(bytes(2**20))
+    (folder / "b.safetensors").symlink_to(folder / "a.safetensors")  # as in a cache
+    (folder / "other").write_bytes(bytes(2**20))
+    assert numbers(loading_text(config)) == numbers(bytes_text(2**21))
+    assert not numbers(loading_text(config.replace(load_format="dummy")))

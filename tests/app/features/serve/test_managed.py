@@ -18,8 +18,9 @@ from app.features.serve.launch_panel import APPLY, RUNNING, START
 from app.features.serve.managed import ManagedEngines
 from app.features.serve.managed_card import ManagedCard
 from app.features.serve.page import OTHERS, ServerPage
-from app.features.serve.switch import NOTICE, use_id
+from app.features.serve.switch import use_id
 from app.main.application import Application
+from app.main.engine_status import LOADED
 from app.managed.command import is_taken
 from app.managed.launch import Launch, Place
 from app.managed.process import State
@@ -93,7 +94,8 @@ def test_the_command_of_a_stopped_engine_starts_it_and_uses_it(
     known = page.engines.add("vLLM", launch).id
     application.window.commands.run(use_id(known))
     qtbot.waitUntil(lambda: page.switch.used_id == known, timeout=WAIT_MS)
-    assert page.engines.is_ready(known) and application.notices.notice(NOTICE) is not None
+    assert page.engines.is_ready(known)
+    qtbot.waitUntil(lambda: application.notices.keys == [LOADED], timeout=WAIT_MS)
 
 
 def test_an_engine_that_starts_is_used_once_it_is_ready(
