@@ -57,6 +57,7 @@ class ReplyReader:
     finish_reason: FinishReason | None = None
     counting: Counting = Counting.PIECES
     model: str = ""
+    id: str = ""
     _is_thinking: bool = False
     _unknown: dict[str, int] = field(default_factory=dict)
 
@@ -70,6 +71,8 @@ class ReplyReader:
         self._usage(value.get("usage"))
         if isinstance(value.get("model"), str):
             self.model = value["model"]
+        if isinstance(value.get("id"), str):
+            self.id = value["id"]
         choices = value.get("choices")
         if not choices:
             return Piece(token_ids=self._rest()) if isinstance(choices, list) else Piece()

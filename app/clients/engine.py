@@ -34,6 +34,7 @@ from app.clients.target import (
     Target,
     parse_address,
 )
+from app.clients.traces import receive
 from app.clients.watch import NO_PLAN, Watch, model_named
 from engine import messages as m
 from engine.config import EngineConfig
@@ -113,6 +114,8 @@ class ForeignEngine(LoopThread):
             return
         replies = Replies(self._streamer, self._emit, self._look_now.set, self._snapshot)
         self._replies = replies
+        if port := self.target.traces_port:
+            self._spawn(receive(port, replies.take_span))
         self._begin_connecting()
         try:
             await self._stopped.wait()

@@ -9,7 +9,8 @@ The socket is ZeroMQ's: ZMTP 3.0 (rfc.zeromq.org/spec/23) with the mechanism NUL
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
@@ -22,6 +23,7 @@ from engine.snapshot import BLOCK_CACHED, BLOCK_FREE, BlockSnapshot
 PATH = "kv_event_sources"
 MAX_BLOCKS, MAX_FRAME = 1 << 20, 1 << 24
 MAX_BLOCK_SIZE = 1 << 16
+MAX_RANKS = 64
 HANDSHAKE_S = 5.0
 PARTS = 3  # of a message: topic, number, content
 _GREETING = b"\xff" + bytes(8) + b"\x7f\x03\x00" + b"NULL".ljust(20, b"\0") + bytes(32)
@@ -38,20 +40,30 @@ class Source(NamedTuple):
     path: str = ""
 
 
-def read_source(value: Any, address: Address) -> Source | None:
-    """From the answer of /kv_event_sources of the server at `address`. None where events are off,
-    where vLLM connects to a collector, and for several data-parallel ranks."""
-    found = list(value.values()) if isinstance(value, dict) else []
-    if len(found) != 1 or not isinstance(found[0], dict) or found[0].get("publisher") != "zmq":
+def read_sources(
+    value: Any, address: Address, forwards: Mapping[str, int] = MappingProxyType({})
+) -> list[Source]:
+    """One for each data-parallel rank, from the answer of /kv_event_sources of the server at
+    `address`. forwards: see `Target`. None where events are off, or where vLLM connects to a
+    collector."""
+    ranks = list(value.values())[:MAX_RANKS] if isinstance(value, dict) else []
+    found = [_source(one, address, forwards) for one in ranks]
+    return [one for one in found if one is not None] if all(found) else []
+
+
+def _source(given: Any, address: Address, forwards: Mapping[str, int]) -> Source | None:
+    if not isinstance(given, dict) or given.get("publisher") != "zmq":
         return None
-    endpoint, topic = str(found[0].get("endpoint")), str(found[0].get("topic") or "")
+    endpoint, topic = str(given.get("endpoint")), str(given.get("topic") or "")
+    if port := forwards.get(endpoint):
+        return Source(topic, "127.0.0.1", port)
     scheme, _, place = endpoint.partition("://")
     if scheme == "ipc" and address.is_here and hasattr(asyncio, "open_unix_connection"):
         return Source(topic, path=place)
-    host, _, port = place.rpartition(":")
-    if scheme != "tcp" or host != "*" or not port.isdecimal():
+    host, _, number = place.rpartition(":")
+    if scheme != "tcp" or host != "*" or not number.isdecimal():
         return None
-    return Source(topic, urlsplit(address.root).hostname or "", int(port))
+    return Source(topic, urlsplit(address.root).hostname or "", int(number))
 
 
 async def batches(source: Source) -> AsyncGenerator[bytes, None]:
@@ -167,3 +179,14 @@ class StoredBlocks:
         return BlockSnapshot(
             self._block_size or 1, (), owner, np.zeros(len(owner), np.int32), fill, is_stored
         )
+
+
+def joined(ranks: Sequence[StoredBlocks]) -> BlockSnapshot:
+    """The blocks of all data-parallel ranks, one after the other."""
+    parts = [one.blocks for one in ranks]
+    owner, ref_count, fill, hashed = (
+        np.concatenate([getattr(part, name) for part in parts])
+        for name in ("owner", "ref_count", "fill", "hashed")
+    )
+    size = max(part.block_size for part in parts)
+    return BlockSnapshot(size, (), owner, ref_count, fill, hashed)

@@ -6,14 +6,15 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from app.clients.calls import Call, make_call
 from app.clients.chunks import Counting, Piece, ReplyReader
 from app.clients.errors import TargetError
 from app.clients.stream import Streamer, Timed
-from app.clients.target import OnEvent, Probe, Remark
+from app.clients.target import OnEvent, Probe, Remark, Traced
+from app.clients.traces import Span
 from engine.errors import ErrorInfo
 from engine.messages import AddRequest, OutputEvent, RequestFailed
 from engine.snapshot import (
@@ -87,6 +88,16 @@ class Reply:
             self._finish(held)
         return None
 
+    @property
+    def server_id(self) -> str:
+        """Its id at the server; "" before the first piece."""
+        return self._reader.id
+
+    @property
+    def times(self) -> RequestTimes:
+        """So far."""
+        return RequestTimes(self._arrival, None, tuple(self._tokens))
+
     def abort(self) -> None:
         """It was cancelled: its last event."""
         if not self._is_ended:
@@ -104,7 +115,7 @@ class Reply:
             num_output_tokens=written,
             num_blocks=-1,
             num_preemptions=-1,
-            times=RequestTimes(self._arrival, None, tuple(self._tokens)),
+            times=self.times,
         )
 
     # -- events -----------------------------------------------------------------------------
@@ -114,7 +125,7 @@ class Reply:
         if not piece.text and not piece.token_ids:
             return
         is_first = self._measure(timed.time, len(piece.token_ids))
-        times = RequestTimes(self._arrival, None, tuple(self._tokens)) if is_first else None
+        times = self.times if is_first else None
         self._output(piece, timed.time, is_first=is_first, times=times)
 
     def _finish(self, timed: Timed) -> None:
@@ -144,7 +155,7 @@ class Reply:
         samples.num_prompt_tokens += reader.num_prompt_tokens or 0
         samples.num_cached_tokens += reader.num_cached_tokens or 0
         samples.finished[reason.value] = samples.finished.get(reason.value, 0) + 1
-        times = RequestTimes(self._arrival, None, tuple(self._tokens), at)
+        times = replace(self.times, finished=at)
         self._output(last, at, finish_reason=reason, times=times, **more)
 
     def _output(self, piece: Piece, at: float, **more: Any) -> None:
@@ -194,6 +205,8 @@ def _joined(one: Timed, other: Timed) -> Timed:
 
 
 MOST_REMARKS = 100
+MOST_ENDED = 256
+"""Replies that have ended, whose traces may come."""
 
 
 class Replies:
@@ -209,6 +222,7 @@ class Replies:
         self._look = look
         self._ended = ended
         self._running: dict[str, tuple[Reply, asyncio.Task[Any]]] = {}
+        self._last: dict[str, tuple[str, RequestTimes]] = {}  # by id at the server, ended ones
         self._said: set[str] = set()
         self._is_closing = False
 
@@ -263,7 +277,18 @@ class Replies:
                 raise
         finally:
             self._running.pop(reply.request_id, None)
+            if len(self._last) >= MOST_ENDED:
+                del self._last[next(iter(self._last))]
+            self._last[reply.server_id] = (reply.request_id, reply.times)
             self._ended()
+
+    def take_span(self, span: Span) -> None:
+        """A completion has the number of its prompt at the end of its id. The time before the
+        first step is that until our request was there, and in the queue."""
+        request_id, times = self._last.pop(span.request_id.removesuffix("-0"), ("", None))
+        if times is not None and (first := times.first_token) is not None:
+            begun = max(first - span.prefill_s, times.arrival)
+            self._emit(Traced(request_id, replace(times, first_scheduled=begun)))
 
     def _remark(self, words: str) -> None:
         if words and words not in self._said and len(self._said) < MOST_REMARKS:

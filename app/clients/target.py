@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 from app.server.options import is_loopback
 from engine import messages
 from engine.errors import InferdeckError
-from engine.snapshot import EngineSnapshot
+from engine.snapshot import EngineSnapshot, RequestTimes
 
 
 class ServerType(StrEnum):
@@ -40,11 +40,15 @@ class Continues(StrEnum):
 @dataclass(frozen=True, slots=True)
 class Target:
     """base_url: of the server, without a path of ours ("http://host:8000"; a "/v1" at its end is
-    allowed and means the same)."""
+    allowed and means the same). traces_port: of this machine's loopback, where the server sends the
+    traces of its requests; 0 for none. forwards: ports of this machine's loopback, by endpoints of
+    KV events as the server reports them."""
 
     base_url: str
     api_key: str | None = field(default=None, repr=False)
     name: str = ""
+    traces_port: int = 0
+    forwards: tuple[tuple[str, int], ...] = ()
 
 
 class TargetError(InferdeckError):
@@ -169,6 +173,14 @@ class Remark:
 
 
 @dataclass(frozen=True, slots=True)
+class Traced:
+    """The times of a request that has ended, with those which the server reported afterwards."""
+
+    request_id: str
+    times: RequestTimes
+
+
+@dataclass(frozen=True, slots=True)
 class Past:
     """Snapshots of a remote engine from before the window attached, oldest first: figures only,
     without requests, blocks and steps. Comes after Loaded and before the first snapshot."""
@@ -176,5 +188,5 @@ class Past:
     snapshots: tuple[EngineSnapshot, ...]
 
 
-Event = messages.Event | LinkChanged | Past | Remark
+Event = messages.Event | LinkChanged | Past | Remark | Traced
 OnEvent = Callable[[Event], None]

@@ -6,7 +6,7 @@ import asyncio
 import dataclasses
 import re
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import aclosing, suppress
 from typing import NamedTuple
 
@@ -15,7 +15,7 @@ import numpy as np
 
 from app.clients.errors import TargetError, of_status, of_transport
 from app.clients.http import MOST_BYTES, Address, Answer
-from app.clients.kv_events import PATH, StoredBlocks, batches, read_source
+from app.clients.kv_events import PATH, Source, StoredBlocks, batches, joined, read_sources
 from app.clients.metric_names import Figure
 from app.clients.metrics import NOTHING_REPORTED, RunningTotals, Scrape, merged, metric_pages
 from app.clients.replies import Samples
@@ -85,9 +85,10 @@ class Watch:
         self._server_type: ServerType = found.server_type
         self.has_metrics = found.has_metrics or self._is_router  # its replicas may come back
         self.last: Scrape | None = None
-        self.stored: StoredBlocks | None = None
+        self.stored: dict[int, StoredBlocks] = {}  # by data-parallel rank
+        self._forwards = dict(target.forwards)
         self._evicted = 0  # of connections before
-        self.num_blocks = 0
+        self.num_blocks: tuple[int, ...] = ()  # of each rank
         self._totals = RunningTotals()
         self._sum = ReplicaSum()
         self._own_at_look = Samples()
@@ -164,8 +165,9 @@ class Watch:
         samples: Samples,
     ) -> EngineSnapshot:
         ttft, itl = samples.take()
-        counters, stored = self._counters(samples), self.stored
-        evicted = self._evicted + (0 if stored is None else stored.evictions)
+        counters = self._counters(samples)
+        stored = [self.stored[rank] for rank in sorted(self.stored)]
+        evicted = self._evicted + sum(one.evictions for one in stored)
         if evicted:
             counters = dataclasses.replace(counters, evictions=evicted)
         self._own_now = dataclasses.replace(samples, ttft=[], itl=[])
@@ -176,7 +178,7 @@ class Watch:
             missing |= {Part.SPECULATION}
         return EngineSnapshot(
             time=time.perf_counter(), step_index=0, config=config, model=model,
-            requests=requests, blocks=NO_BLOCKS if stored is None else stored.blocks,
+            requests=requests, blocks=joined(stored) if stored else NO_BLOCKS,
             memory=NO_MEMORY,
             counters=counters, ttft=ttft, itl=itl,
             missing=missing, speculation=drafts,
@@ -211,18 +213,31 @@ class Watch:
                 answer = await self._get(self._address.beside(PATH))
                 if answer.status != 404:
                     self._check(answer)
-                source = read_source(answer.json(), self._address)
-                if source is None:
+                sources = read_sources(answer.json(), self._address, self._forwards)
+                if not sources:
                     return
-                async with aclosing(batches(source)) as found:
-                    async for payload in found:
-                        if self.stored is None:
-                            self.stored = StoredBlocks(self.num_blocks)
-                        self.stored.apply(payload)
-            if self.stored is not None:
-                self._evicted += self.stored.evictions
-                self.stored = None
+                await self._follow_ranks(sources)
+            self._evicted += sum(one.evictions for one in self.stored.values())
+            self.stored = {}
             await asyncio.sleep(AGAIN_S)
+
+    async def _follow_ranks(self, sources: Sequence[Source]) -> None:
+        """Until one of them ends."""
+        ranks = enumerate(sources)
+        tasks = [asyncio.create_task(self._follow(rank, source)) for rank, source in ranks]
+        try:
+            await asyncio.gather(*tasks)
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _follow(self, rank: int, source: Source) -> None:
+        blocks = StoredBlocks(self.num_blocks[min(rank, len(self.num_blocks) - 1)])
+        async with aclosing(batches(source)) as found:
+            async for payload in found:  # an empty one first
+                blocks.apply(payload)
+                self.stored[rank] = blocks
 
     async def _get(self, url: str) -> Answer:
         began = time.perf_counter()
@@ -240,10 +255,9 @@ class Watch:
             )
 
 
-def num_blocks_of(page: str) -> int:
-    """Of vLLM's KV cache, a label of a metric; 0 where it is not there."""
-    found = _NUM_BLOCKS.search(page)
-    return int(found[1]) if found else 0
+def num_blocks_of(page: str) -> tuple[int, ...]:
+    """Of vLLM's KV cache in each data-parallel rank, a label of a metric."""
+    return tuple(map(int, _NUM_BLOCKS.findall(page)))
 
 
 def _at_least(told: ReportedLoad, own: tuple[RequestSnapshot, ...]) -> ReportedLoad:

@@ -18,7 +18,7 @@ from typing import Any
 
 from PySide6.QtCore import QObject, Signal
 
-from app.clients.target import Continues, Event, LinkChanged, LinkState, Past, Remark
+from app.clients.target import Continues, Event, LinkChanged, LinkState, Past, Remark, Traced
 from app.link.dispatcher import EventDispatcher, titled
 from app.link.engine_handle import EngineHandle, EngineThreadLike, ThreadFactory, engine_thread
 from app.link.row_names import event_by_row
@@ -77,6 +77,7 @@ class EngineBridge(QObject):
     past = Signal(object)  # tuple[EngineSnapshot, ...]: from before the attachment
     link_changed = Signal(object)  # LinkChanged | None: the engine is local
     remarked = Signal(object)  # Remark
+    traced = Signal(object)  # Traced
 
     def __init__(self, make_thread: ThreadFactory = engine_thread, parent: QObject | None = None):
         super().__init__(parent)
@@ -280,7 +281,7 @@ class EngineBridge(QObject):
     def _tell_listener(self, event: Event) -> None:
         if self._listener is None or self.is_remote:
             return
-        if not isinstance(event, LinkChanged | Past | Remark):
+        if not isinstance(event, LinkChanged | Past | Remark | Traced):
             self._listener(event)
 
     # The GUI thread: called by the dispatcher ------------------------------------------------
@@ -351,6 +352,8 @@ class EngineBridge(QObject):
                     self._set_state(EngineState.LOADING)
             case Remark():
                 self.remarked.emit(event)
+            case Traced():
+                self.traced.emit(event)
             case messages.TokensCounted():
                 self.tokens_counted.emit(event)
             case messages.BlockInspected():

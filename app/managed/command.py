@@ -7,12 +7,13 @@ import shlex
 import socket
 import sys
 from collections.abc import Mapping
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from shutil import which
 
 from app.clients.target import ServerType, parse_address
-from app.managed.launch import MODEL, PORT, Launch, Place
+from app.managed.launch import MODEL, PORT, TRACES, Launch, Place
+from app.managed.ports import is_socket, kv_forwards, num_served, traces_port
 from app.managed.supervisor import supervised
 from engine.errors import InferdeckError
 
@@ -46,13 +47,13 @@ SSH = (
 """The user's keys and known_hosts; it asks for nothing, and a dead link ends it in about 4 s."""
 
 
-def free_port() -> int:
-    """A port of the loopback that is free now, as is the next one (of a router's metrics). Below
-    those that systems give to outgoing connections, which take them at any time."""
+def free_port(count: int = 1) -> int:
+    """The first of so many ports of the loopback that are free now. Below those that systems give
+    to outgoing connections, which take them at any time."""
     for port in random.SystemRandom().sample(PORTS, len(PORTS)):
-        with suppress(OSError), socket.socket() as one, socket.socket() as other:
-            one.bind((LOOPBACK, port))
-            other.bind((LOOPBACK, port + 1))
+        with suppress(OSError), ExitStack() as stack:
+            for each in range(port, port + count):
+                stack.enter_context(socket.socket()).bind((LOOPBACK, each))
             return port
     raise InferdeckError("No port is free.", "Stop other servers.")
 
@@ -74,6 +75,8 @@ def engine_words(launch: Launch, port: int, host: str = LOOPBACK) -> list[str]:
     if launch.is_router:
         words += ["--prometheus-host", host, "--prometheus-port", str(port + 1)]
         words += ["--worker-urls", *(parse_address(url).root for url in launch.replicas)]
+    if traces := traces_port(launch, port):
+        words.append(f"{TRACES}=http://{LOOPBACK}:{traces}/v1/traces")
     return [*words, *_settings(launch.settings)]
 
 
@@ -97,13 +100,20 @@ def _over_ssh(launch: Launch, port: int) -> list[str]:
     """ssh keeps our end of its input open as long as the engine shall run."""
     program(("ssh",))
     python = launch.interpreter or "python3"
-    variables = [f"{name}={text}" for name, text in launch.environment.items()]
-    there = free_port()  # probably free there as well; differs, for that may be this machine
-    while there == port:
-        there = free_port()
+    variables = [f"{name}={text}" for name, text in launch.variables.items()]
+    count = num_served(launch) + 1
+    there = free_port(count)  # probably free there as well; differs, for that may be this machine
+    while abs(there - port) < count:
+        there = free_port(count)
     words = supervised(python, GRACE_S, engine_words(launch, there), silence_s=SILENCE_S)
-    forward = f"{LOOPBACK}:{port}:{LOOPBACK}:{there}"
-    return [*SSH, "-L", forward, launch.host, shlex.join(["env", *variables, *words])]
+    forwards = ["-L", f"{LOOPBACK}:{port}:{LOOPBACK}:{there}"]
+    for endpoint, local in kv_forwards(launch, port):
+        path, number = endpoint.removeprefix("ipc://"), endpoint.rpartition(":")[2]
+        place = path if is_socket(endpoint) else f"{LOOPBACK}:{number}"
+        forwards += ["-L", f"{LOOPBACK}:{local}:{place}"]
+    if traces := traces_port(launch, port):
+        forwards += ["-R", f"{LOOPBACK}:{traces_port(launch, there)}:{LOOPBACK}:{traces}"]
+    return [*SSH, *forwards, launch.host, shlex.join(["env", *variables, *words])]
 
 
 def _container(launch: Launch, port: int, name: str) -> list[str]:
@@ -115,6 +125,8 @@ def _container(launch: Launch, port: int, name: str) -> list[str]:
     if Path(launch.model).is_dir():
         folder = str(Path(launch.model).resolve())
         words += ["-v", f"{folder}:{folder}:ro"]
+    for endpoint, local in kv_forwards(launch, port):
+        words += ["-p", f"{LOOPBACK}:{local}:{endpoint.rpartition(':')[2]}"]
     for variable, text in launch.environment.items():
         words += ["-e", f"{variable}={text}"]
     if launch.is_command:

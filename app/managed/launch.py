@@ -32,6 +32,11 @@ PARALLEL = {
     "pipeline_parallel_size": "--pipeline-parallel-size",
 }
 """vLLM's flags for settings of earlier versions, whose engine ran a model on several devices."""
+TRACES = "--otlp-traces-endpoint"
+TRACES_ENVIRONMENT = {
+    "OTEL_EXPORTER_OTLP_TRACES_PROTOCOL": "http/protobuf", "OTEL_BSP_SCHEDULE_DELAY": "250",
+}  # fmt: skip
+"""vLLM's default is gRPC; the exporter's is to wait for 5 s."""
 MIN_REPLICAS = 2
 _HOST = re.compile(r"[\w.%:\[\]@-]+", re.ASCII)
 
@@ -40,7 +45,8 @@ class Launch(msgspec.Struct, frozen=True):
     """interpreter: the Python that has the engine, at its place. host: as ssh takes it. image: of
     the container. command: of a server without a known Python, with {port} and {model}. settings:
     texts by flag; "" is a flag without a value. environment: more variables, by name. replicas:
-    base URLs of the servers behind a router. stays: it does not end with the window."""
+    base URLs of the servers behind a router. stays: it does not end with the window. traces: it
+    sends the traces of its requests to the window."""
 
     kind: ServerType = ServerType.VLLM
     model: str = ""
@@ -53,6 +59,7 @@ class Launch(msgspec.Struct, frozen=True):
     environment: dict[str, str] = {}
     replicas: tuple[str, ...] = ()
     stays: bool = False
+    traces: bool = False
 
     @property
     def is_command(self) -> bool:
@@ -61,6 +68,17 @@ class Launch(msgspec.Struct, frozen=True):
     @property
     def is_router(self) -> bool:
         return self.kind is ServerType.ROUTER
+
+    @property
+    def is_traced(self) -> bool:
+        """From a container, the loopback of this machine is out of reach."""
+        is_able = self.kind is ServerType.VLLM and self.place is not Place.CONTAINER
+        return self.traces and is_able and TRACES not in self.settings
+
+    @property
+    def variables(self) -> dict[str, str]:
+        """Of its environment; the user's come last."""
+        return {**(TRACES_ENVIRONMENT if self.is_traced else {}), **self.environment}
 
     def problems(self) -> list[Problem]:
         """What keeps it from starting, by field."""

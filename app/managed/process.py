@@ -31,6 +31,7 @@ from app.managed.failures import why_ended
 from app.managed.handle import Child, Staying
 from app.managed.launch import Launch
 from app.managed.log_progress import Progress, advanced, clean
+from app.managed.ports import num_served
 from engine.errors import ErrorInfo
 
 log = logging.getLogger(__name__)
@@ -84,9 +85,9 @@ class ManagedProcess:
         port: int = 0, found: Staying | None = None,
     ) -> None:  # fmt: skip
         self.launch = launch
-        needed = (port, port + 1) if launch.is_router else (port,)
-        is_usable = found is not None or (port and not any(map(is_taken, needed)))
-        self.port = port if is_usable else free_port()
+        count = num_served(launch)
+        is_free = port and not any(map(is_taken, range(port, port + count)))
+        self.port = port if found is not None or is_free else free_port(count + 1)
         self._on_change = on_change
         self._removal = removal_words(launch, name)
         self._lines: deque[str] = deque(maxlen=LINES)
@@ -96,7 +97,7 @@ class ManagedProcess:
         self._is_left = False
         if found is None:
             words = command_words(launch, self.port, name)
-            environment = engine_environment(launch.environment)
+            environment = engine_environment(launch.variables)
             self._handle: Child | Staying = (
                 Staying.start(name, launch, self.port, words, environment) if launch.stays
                 else Child(words, environment)

@@ -30,6 +30,7 @@ class FakeEngine(QObject):
     outputs = Signal(object)
     ended = Signal(object)
     request_failed = Signal(object)
+    traced = Signal(object)
     crashed = Signal(object)
     loaded = Signal(object)
     state_changed = Signal(object)

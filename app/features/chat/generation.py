@@ -9,6 +9,7 @@ from weakref import WeakValueDictionary
 
 from PySide6.QtCore import QObject, Signal
 
+from app.clients.target import Traced
 from app.features.chat.cause_recorder import CauseRecorder
 from app.features.chat.conversation import Conversation, Message, State, followed
 from app.features.chat.figures import Figures, joined
@@ -67,6 +68,7 @@ class Generation(QObject):
         self._take_precision()
         engine.snapshot.connect(self._on_snapshot)
         engine.outputs.connect(self._on_outputs)
+        engine.traced.connect(self._on_traced)
         engine.request_failed.connect(self._on_failed)
         engine.crashed.connect(self._on_crashed)
         engine.state_changed.connect(self._on_state)
@@ -218,11 +220,29 @@ class Generation(QObject):
 
         def explain(times: RequestTimes) -> None:
             found = _whole_times(entry, times, num_computed)
+            known = self._times.of(reply.id)
+            if known is not None:  # its trace may have come first
+                found = replace(found, first_scheduled=known.first_scheduled)
             if found != whole:
                 self._times.keep(reply.id, found)
                 self._changed(entry)
 
         self._causes.end(reply.id, times, explain)
+
+    def _on_traced(self, traced: Traced) -> None:
+        """The server has reported when it began a reply; one that was continued began before."""
+        reply_id, queue_s = traced.request_id, traced.times.queue_s
+        conversation, whole = self.conversation_of(reply_id), self._times.of(reply_id)
+        reply = conversation.messages.get(reply_id) if conversation is not None else None
+        if conversation is None or reply is None or reply.figures is None:
+            return
+        is_whole = reply_id not in self._open and not reply.figures.num_continued_tokens
+        if whole is None or queue_s is None or not is_whole:
+            return
+        reply.figures = replace(reply.figures, queue_ms=queue_s * 1e3)
+        self._times.keep(reply_id, replace(whole, first_scheduled=traced.times.first_scheduled))
+        self._saver.save_now(reply)
+        self.reply_changed.emit(conversation.id, reply_id)
 
     def _on_snapshot(self, snapshot: EngineSnapshot) -> None:
         self._causes.take_steps(snapshot.steps)

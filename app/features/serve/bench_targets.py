@@ -71,7 +71,7 @@ class BenchTargets(QObject):
         connection = self._store.find(connection_id)  # it may have another port now
         if connection is None:
             raise InferdeckError("The engine was deleted.", "Run again without it.")
-        return Reached(connection.target(self._store.key(connection)), connection.model)
+        return Reached(self._store.target(connection), connection.model)
 
     # The thread that measures --------------------------------------------------------------------
 

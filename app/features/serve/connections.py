@@ -15,6 +15,7 @@ from app.clients.look import LiveFigures, Looker
 from app.clients.target import LinkState, Probe, Target, TargetError, parse_address
 from app.link.tasks import Task, run_task
 from app.managed.launch import Launch
+from app.managed.ports import kv_forwards, traces_port
 from app.window.settings_store import SettingsStore
 from engine.errors import ErrorInfo
 from widgets.live.metric_store import RATE_S, SPAN_S
@@ -124,6 +125,16 @@ class ConnectionStore(QObject):
     def key(self, connection: Connection) -> str:
         """The API key, or "" before it is read."""
         return self.keys.key(connection.key_name)
+
+    def target(self, connection: Connection) -> Target:
+        """Of an engine that this window runs, with the ports beside its own."""
+        found, launch = connection.target(self.key(connection)), self.launch(connection.id)
+        if launch is None:
+            return found
+        port = int(connection.base_url.rpartition(":")[2])
+        return dataclasses.replace(
+            found, traces_port=traces_port(launch, port), forwards=kv_forwards(launch, port)
+        )
 
     def launch(self, connection_id: str) -> Launch | None:
         """How this window runs the engine; None for one that others run."""

@@ -24,6 +24,8 @@ SERVER_ROWS = 4
 NO_SERVERS = "No servers: connect to or run some first"
 STAYS = "Keep running when the window closes"
 STAYS_TIP = "It is found again at the next start"
+TRACES = "Queue and prefill time of each reply"
+TRACES_TIP = "vLLM sends OpenTelemetry traces to this window"
 COMMAND_TITLE = "Any server, by its command"
 PLACES = {
     Place.HERE: "This machine", Place.SSH: "SSH host", Place.CONTAINER: "Container image",
@@ -61,6 +63,7 @@ class LaunchForm(QWidget):
         self.command = _line("Command", f"server --model {MODEL} --port {PORT}")
         self.environment = _line("Environment", "NAME=value, separated by spaces")
         self.stays = dressed(QCheckBox(STAYS), tip=STAYS_TIP)
+        self.traces = dressed(QCheckBox(TRACES), tip=TRACES_TIP)
         self.flags = FlagRows()
         self.fields: dict[str, tuple[Field, QLineEdit]] = {
             name: (Field(title, shown), line) for name, title, shown, line in (
@@ -80,7 +83,8 @@ class LaunchForm(QWidget):
         vbox(
             Field("Engine", self.kind), fields["model"], self._servers, self._place,
             fields["host"], fields["image"], fields["interpreter"], fields["command"],
-            fields["name"], fields["environment"], self.stays, self._settings,
+            fields["name"], fields["environment"], self.stays, self.traces,
+            self._settings,
             of=self, spacing=SPACE_3,
         )  # fmt: skip
         self._connect()
@@ -95,7 +99,8 @@ class LaunchForm(QWidget):
         for choice in (self.kind, self.place):
             choice.activated.connect(lambda _: self._on_place())
         self.flags.changed.connect(self.edited)
-        self.stays.toggled.connect(lambda _: self.edited.emit())
+        for box in (self.stays, self.traces):
+            box.toggled.connect(lambda _: self.edited.emit())
         self.servers.itemChanged.connect(lambda _: self.edited.emit())
 
     # What is written -----------------------------------------------------------------------------
@@ -110,6 +115,7 @@ class LaunchForm(QWidget):
             host=self.host.text().strip(), image=self.image.text().strip(),
             command=self.command.text().strip(), settings=dict(self.flags.values),
             environment=parse_environment(self.environment.text()) or {},
+            traces=self.traces.isChecked(),
             replicas=tuple(one.base_url for one in self.chosen_servers),
         )  # fmt: skip
 
@@ -142,6 +148,7 @@ class LaunchForm(QWidget):
             self.environment.setText(_variables_text(launch.environment))
             self.flags.show_values(launch.settings)
             self.stays.setChecked(launch.stays)
+            self.traces.setChecked(launch.traces)
         self.show_problems(())
         self._fit()
 
@@ -198,6 +205,7 @@ class LaunchForm(QWidget):
         for name, is_shown in shown.items():
             self.fields[name][0].setVisible(is_shown)
         self.stays.setVisible(launch.place is not Place.SSH)
+        self.traces.setVisible(launch.kind is ServerType.VLLM and not is_image)
         self._settings.setVisible(not launch.is_command)
         self._servers.setVisible(launch.is_router)
         self._place.setVisible(not launch.is_router)

@@ -26,6 +26,7 @@ from app.link.tasks import Task, run_task
 from app.managed.command import LOOPBACK, free_port
 from app.managed.drain import drain
 from app.managed.launch import Launch
+from app.managed.ports import num_served
 from app.managed.process import ManagedProcess, State, Status
 from app.managed.replicas import check
 from engine.errors import ErrorInfo, InferdeckError, describe
@@ -119,7 +120,8 @@ class ManagedEngines(QObject):
 
     def add(self, name: str, launch: Launch) -> Connection:
         """A new engine; not started yet."""
-        made = new_connection(name, f"http://{LOOPBACK}:{free_port()}")
+        port = free_port(num_served(launch) + 1)
+        made = new_connection(name, f"http://{LOOPBACK}:{port}")
         self._store.set_launch(made.id, launch)
         self._store.keep(made)
         return made
@@ -178,7 +180,7 @@ class ManagedEngines(QObject):
             self._end(connection_id)
 
     def _drain(self, connection: Connection, go_on: Callable[[], None]) -> None:
-        connection_id, target = connection.id, connection.target(self._store.key(connection))
+        connection_id, target = connection.id, self._store.target(connection)
         kind = connection.server_type or ServerType.OPENAI
         self._drains[connection_id] = run_task(
             self, lambda: drain(target, kind, DRAIN_S), lambda left: go_on(), lambda error: go_on()
@@ -227,7 +229,7 @@ class ManagedEngines(QObject):
 
     def _target_at(self, url: str) -> Target:
         known = self._store.at(url)
-        return known.target(self._store.key(known)) if known is not None else Target(url)
+        return self._store.target(known) if known is not None else Target(url)
 
     def _fail(self, connection: Connection, error: ErrorInfo) -> None:
         self._checks.pop(connection.id, None)

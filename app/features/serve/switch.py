@@ -100,7 +100,7 @@ class EngineSwitch(QObject):
         if connection is None or connection.key_name != name:
             self._wanted = connection
             return
-        target = connection.target(self.store.key(connection))
+        target = self.store.target(connection)
         # asked first: as long as nobody answers, the engine of now goes on
         self._task = run_task(
             self,

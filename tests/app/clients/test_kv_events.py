@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.clients.kv_events import PATH, Source, StoredBlocks, batches, read_source
+from app.clients.kv_events import PATH, Source, StoredBlocks, batches, joined, read_sources
 from app.clients.probe import probe
 from app.clients.replies import Samples
 from app.clients.target import parse_address
@@ -55,22 +55,39 @@ def sources(**more: Any) -> dict[str, Any]:
     (sources(endpoint="tcp://collector:5557"), None),  # vLLM connects to that one
     (sources(endpoint="tcp://*:5557", publisher="null"), None),
     ({**sources(endpoint="tcp://*:1"), "1": {}}, None),
+    (sources(endpoint="ipc:///there/kv"), Source("kv", "127.0.0.1", 23)),  # forwarded
     ({"detail": "Not Found"}, None), (None, None),
 ])  # fmt: skip
 def test_where_events_are_published(value: Any, wanted: Source | None) -> None:
-    assert read_source(value, HERE) == wanted
+    found = read_sources(value, HERE, {"ipc:///there/kv": 23})
+    assert found == ([wanted] if wanted is not None else [])
+
+
+def test_each_data_parallel_rank_has_its_own() -> None:
+    first = sources(endpoint="tcp://*:5557")["0"]
+    value = {"0": first, "1": {**first, "endpoint": "tcp://*:5558"}}
+    assert [one.port for one in read_sources(value, HERE)] == [5557, 5558]
+    ranks = [StoredBlocks(2), StoredBlocks(3)]
+    ranks[0].apply(stored(7))
+    ranks[1].apply(stored(7, 8))
+    found = joined(ranks)
+    assert (found.num_blocks, found.num_cached, found.block_size) == (5, 3, 32)
+    assert list(found.hashed) == [True, False, True, True, False]
+    assert num_blocks_of(
+        'vllm:cache_config_info{engine="0",num_gpu_blocks="64"} 1.0\n'
+        'vllm:cache_config_info{engine="1",num_gpu_blocks="32"} 1.0\n'
+    ) == (64, 32)
 
 
 def test_a_socket_of_another_machine_is_not_looked_for_here() -> None:
     far = parse_address("http://gpu:8000")
-    assert read_source(sources(endpoint="ipc:///run/kv"), far) is None
-    found = read_source(sources(endpoint="tcp://*:5557"), far)
-    assert found is not None and found.host == "gpu"
+    assert read_sources(sources(endpoint="ipc:///run/kv"), far) == []
+    assert [one.host for one in read_sources(sources(endpoint="tcp://*:5557"), far)] == ["gpu"]
 
 
 @given(st.lists(st.tuples(st.sampled_from("src"), st.sets(st.integers(0, 9))), max_size=20))
 def test_what_is_stored_is_what_was_stored_and_not_removed(
-    steps: list[tuple[str, set[int]]]
+    steps: list[tuple[str, set[int]]],
 ) -> None:
     made, wanted, evictions = StoredBlocks(10), set[int](), 0
     for kind, hashes in steps:
@@ -202,7 +219,7 @@ def test_the_window_has_the_blocks_beside_what_is_not_reported(
 ) -> None:
     page = (PAGES / "vllm_0.32_details.txt").read_text()
     server.replica(page=page).answers[f"/{PATH}"] = sources(endpoint=f"ipc://{tmp_path / 'kv'}")
-    assert num_blocks_of(page) == 2048
+    assert num_blocks_of(page) == (2048,)
 
     async def go() -> None:
         async with httpx.AsyncClient() as client, publisher(tmp_path / "kv", (0, stored(7, 8))):
@@ -211,7 +228,7 @@ def test_the_window_has_the_blocks_beside_what_is_not_reported(
             task = asyncio.create_task(watch.follow_blocks())
             await watch.look()
             async with asyncio.timeout(20):
-                while watch.stored is None or not watch.stored.blocks.num_cached:
+                while not watch.stored or not watch.stored[0].blocks.num_cached:
                     await asyncio.sleep(0)
             model = model_named("m", "vLLM", None)
             found = watch.snapshot(EngineConfig(model="m"), model, (), Samples())
@@ -231,7 +248,7 @@ def test_a_server_without_events_is_asked_once(server: ScriptedServer) -> None:
             watch = Watch(client, target, parse_address(target.base_url), probe(target))
             await watch.look()
             await watch.follow_blocks()
-            assert watch.stored is None
+            assert not watch.stored
 
     asyncio.run(go())
     assert [path for path, _ in server.seen].count(f"/{PATH}") == 1

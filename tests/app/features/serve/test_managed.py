@@ -24,6 +24,7 @@ from app.main.engine_status import LOADED
 from app.managed.command import is_taken
 from app.managed.launch import Launch, Place
 from app.managed.process import State
+from tests.app.clients.test_traces import double, send, spans, text
 from tests.app.features.serve.conftest import MemoryKeyring, ring
 from tests.app.managed.conftest import make_environment
 from tests.app.window_fixtures import application, reply, script
@@ -86,6 +87,30 @@ def test_a_started_engine_is_used_and_ends_with_stop(
     assert page.engines.status(known).error is None and not is_taken(port)
     qtbot.waitUntil(lambda: not page.switch.is_elsewhere)
     assert not card.stop.isEnabled() and not card.use.isEnabled()
+
+
+def test_a_traced_engine_reports_the_queue_and_the_prefill_of_a_reply(
+    qtbot: QtBot, page: ServerPage, application: Application, launch: Launch
+) -> None:
+    known = run(qtbot, page, replace(launch, traces=True))
+    connection = page.store.find(known)
+    assert connection is not None
+    port = page.store.target(connection).traces_port
+    qtbot.waitUntil(lambda: application.bridge.is_ready, timeout=WAIT_MS)
+    application.pages.chat_page.new_chat()
+    application.pages.chat_page.send("hello")
+    qtbot.waitUntil(lambda: reply(application).state is ReplyState.COMPLETE, timeout=WAIT_MS)
+    before = reply(application).figures
+    assert before is not None and before.ttft_ms is not None and before.queue_ms is None
+    prefill_ms = before.ttft_ms / 4
+    send(port, spans(text("c"), double(prefill_ms / 1e3)))
+    qtbot.waitUntil(lambda: reply(application).figures != before, timeout=WAIT_MS)
+    after = reply(application).figures
+    assert after is not None and after.prefill_ms == pytest.approx(prefill_ms)
+    generation = application.pages.chat.generation
+    qtbot.waitUntil(lambda: not generation._causes._replies, timeout=WAIT_MS)
+    record = generation.record_of(reply(application).id)
+    assert record is not None and record.times.queue_s == pytest.approx(3 * prefill_ms / 1e3)
 
 
 def test_the_command_of_a_stopped_engine_starts_it_and_uses_it(

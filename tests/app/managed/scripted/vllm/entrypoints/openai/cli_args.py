@@ -20,6 +20,7 @@ def make_arg_parser(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
     )  # fmt: skip
     scheduler = parser.add_argument_group("SchedulerConfig")
     scheduler.add_argument("--max-num-seqs", type=int)
+    parser.add_argument_group("ObservabilityConfig").add_argument("--otlp-traces-endpoint")
     scheduler.add_argument("--hidden", help=argparse.SUPPRESS)
     return parser
 
