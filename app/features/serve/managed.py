@@ -17,22 +17,18 @@ import shiboken6
 from PySide6.QtCore import QObject, Signal
 
 from app.clients.connection import Connection, new_connection
-from app.clients.target import ServerType, Target
 from app.features.serve.beside import Beside, may_run_beside
 from app.features.serve.connections import ConnectionStore
 from app.features.serve.managed_notices import ManagedNotices
+from app.features.serve.managed_waits import ManagedWaits
 from app.features.serve.switch import EngineSwitch
-from app.link.tasks import Task, run_task
 from app.managed.command import LOOPBACK, free_port
-from app.managed.drain import drain
 from app.managed.launch import Launch
 from app.managed.ports import num_served
 from app.managed.process import ManagedProcess, State, Status
-from app.managed.replicas import check
 from engine.errors import ErrorInfo, InferdeckError, describe
 from widgets.live.figures import StateKind
 
-DRAIN_S = 30.0
 CLOSE_S = 3.0
 """For engines to end by themselves at the exit; their supervisors end them later otherwise."""
 LEAVING_MS = 2000
@@ -60,8 +56,7 @@ class ManagedEngines(QObject):
         self._before: dict[str, Launch] = {}  # the settings that worked last
         self._to_use: set[str] = set()
         self._to_restart: set[str] = set()
-        self._drains: dict[str, Task] = {}
-        self._checks: dict[str, Task] = {}  # of the replicas of routers that start
+        self._waits = ManagedWaits(store, self)
         self.notices = ManagedNotices(self)
         self.notices.start_wanted.connect(self.start)
         self.notices.apply_wanted.connect(self.apply)
@@ -79,7 +74,7 @@ class ManagedEngines(QObject):
 
     def status(self, connection_id: str) -> Status:
         process = self._processes.get(connection_id)
-        if connection_id in self._checks:
+        if self._waits.is_checking(connection_id):
             return Status(State.STARTING)
         if process is not None:
             return process.status
@@ -87,7 +82,7 @@ class ManagedEngines(QObject):
 
     def text(self, connection_id: str) -> tuple[str, StateKind]:
         """Its state for the user."""
-        if connection_id in self._drains:
+        if self._waits.is_draining(connection_id):
             return DRAINING, "loading"
         if beside := self._beside.text(connection_id):
             return beside, "loading"
@@ -131,7 +126,7 @@ class ManagedEngines(QObject):
         memory allows; else it is restarted."""
         self._store.set_launch(connection_id, launch)
         old = self._processes.get(connection_id)
-        is_free = self.is_ready(connection_id) and connection_id not in self._drains
+        is_free = self.is_ready(connection_id) and not self._waits.is_draining(connection_id)
         if old is not None and is_free and may_run_beside(launch):
             self._beside.begin(connection_id, launch, old, partial(self.restart, connection_id))
         elif self.is_running(connection_id):
@@ -159,33 +154,28 @@ class ManagedEngines(QObject):
             self.run(connection.id)
 
     def restart(self, connection_id: str) -> None:
-        """Restart once its requests are finished, or after `DRAIN_S`. A second call does not wait
+        """Restart once its requests are finished, or after 30 s. A second call does not wait
         for them."""
         connection = self._store.find(connection_id)
         if connection is None or not self.is_running(connection_id):
             self.start(connection_id)
             return
         self._beside.cancel(connection_id)
-        if connection_id in self._checks:  # there is nothing to end yet
+        if self._waits.is_checking(connection_id):  # there is nothing to end yet
             self._end(connection_id)
             self._start(connection_id)
             return
         self._to_restart.add(connection_id)
         if self._switch.used_id == connection_id:
             self._to_use.add(connection_id)
-        waits = connection_id not in self._drains and self.is_ready(connection_id)
-        if waits:
+        if self.is_ready(connection_id) and not self._waits.is_draining(connection_id):
             self._drain(connection, partial(self._end, connection_id))
         else:
             self._end(connection_id)
 
     def _drain(self, connection: Connection, go_on: Callable[[], None]) -> None:
-        connection_id, target = connection.id, self._store.target(connection)
-        kind = connection.server_type or ServerType.OPENAI
-        self._drains[connection_id] = run_task(
-            self, lambda: drain(target, kind, DRAIN_S), lambda left: go_on(), lambda error: go_on()
-        )
-        self.changed.emit(connection_id)
+        self._waits.drain(connection, go_on)
+        self.changed.emit(connection.id)
 
     def stop(self, connection_id: str) -> None:
         """Stop it; the window goes back to its own engine where it used this one."""
@@ -198,8 +188,7 @@ class ManagedEngines(QObject):
 
     def close_down(self) -> None:
         """The program exits, and its engines with it, except those that stay."""
-        for task in (*self._drains.values(), *self._checks.values()):
-            task.cancel()
+        self._waits.close_down()
         for process in self._processes.values():
             process.leave()
         end = time.monotonic() + CLOSE_S
@@ -216,23 +205,13 @@ class ManagedEngines(QObject):
         self._failures.pop(connection_id, None)
         self._processes.pop(connection_id, None)
         if launch.is_router:
-            targets = [self._target_at(url) for url in launch.replicas]
-            if key := next((one.api_key for one in targets if one.api_key), None):
-                self._store.keys.put(connection.key_name, key)  # the router passes it on
-            self._checks[connection_id] = run_task(
-                self, lambda: check(targets), lambda _: self._launch(connection, launch),
-                lambda error: self._fail(connection, error),
-            )  # fmt: skip
+            go_on = partial(self._launch, connection, launch)
+            self._waits.check(connection, launch, go_on, partial(self._fail, connection))
             self.changed.emit(connection_id)
         else:
             self._launch(connection, launch)
 
-    def _target_at(self, url: str) -> Target:
-        known = self._store.at(url)
-        return self._store.target(known) if known is not None else Target(url)
-
     def _fail(self, connection: Connection, error: ErrorInfo) -> None:
-        self._checks.pop(connection.id, None)
         self._to_use.discard(connection.id)
         self._failures[connection.id] = error
         self._complain(connection, error)
@@ -240,7 +219,6 @@ class ManagedEngines(QObject):
 
     def _launch(self, connection: Connection, launch: Launch) -> None:
         connection_id = connection.id
-        self._checks.pop(connection_id, None)
         port = int(connection.base_url.rpartition(":")[2])
         tell = partial(self._tell, connection_id)
         try:
@@ -271,7 +249,6 @@ class ManagedEngines(QObject):
 
     def _swap(self, connection: Connection) -> None:
         """Use the new one, and stop the old one when the window has left it."""
-        self._drains.pop(connection.id, None)
         new = self._beside.take(connection.id)
         old, is_used = self._processes[connection.id], self._switch.used_id == connection.id
         self._before[connection.id] = new.launch
@@ -283,9 +260,7 @@ class ManagedEngines(QObject):
 
     def _on_failed_beside(self, connection_id: str, error: ErrorInfo) -> None:
         """The old engine continues with its settings."""
-        drain = self._drains.pop(connection_id, None)
-        if drain is not None:
-            drain.cancel()
+        self._waits.end(connection_id)
         connection, old = self._store.find(connection_id), self._processes.get(connection_id)
         if connection is not None and old is not None:
             self._store.set_launch(connection_id, old.launch)
@@ -310,12 +285,7 @@ class ManagedEngines(QObject):
                 self._processes[connection.id] = process
 
     def _end(self, connection_id: str) -> None:
-        drain = self._drains.pop(connection_id, None)
-        if drain is not None:
-            drain.cancel()
-        check = self._checks.pop(connection_id, None)
-        if check is not None:
-            check.cancel()
+        self._waits.end(connection_id)
         process = self._processes.get(connection_id)
         if process is not None:
             process.stop()
