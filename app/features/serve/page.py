@@ -210,8 +210,8 @@ class ServerPage(QWidget):
                 choice="engine", submenu=SUBMENU, is_checked=lambda: not self.switch.is_elsewhere,
             ),
             Command(
-                ATTACH, "Attach to an engine…", self.begin_connection, "File", section="model",
-                keywords="connect remote server vLLM SGLang",
+                ATTACH, "Attach to an engine…", self.begin_connection, "File", icon="server",
+                section="engine", keywords="connect remote server vLLM SGLang",
             ),
             Command(
                 RUN, "Run vLLM, SGLang or another engine…", self.run_with, MENU, section=SECTION,
