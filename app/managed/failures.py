@@ -25,7 +25,12 @@ _DEAD = re.compile(r"timeout, server .* not responding|connection (to .* )?(rese
                    r"broken pipe|connection to .* closed by remote host")  # fmt: skip
 _PORT = re.compile(r"address already in use|cannot listen to port|port is already allocated")
 _NO_DAEMON = re.compile(r"cannot connect to the docker daemon|is the docker daemon running")
-_NO_IMAGE = re.compile(r"unable to find image|pull access denied|manifest unknown|no such image")
+_NO_IMAGE = re.compile(
+    r"unable to find image|pull access denied|manifest unknown|no such image|"
+    r"pinging container registry"
+)
+_NO_RUNTIME = re.compile(r"oci runtime error|oci permission denied")
+_NO_BACKEND = re.compile(r"current platform \S+ does not support")
 _NO_PACKAGE = re.compile(r"no module named '?(vllm|sglang|vllm_router)\b", re.IGNORECASE)
 _NO_REPLICA = re.compile(r"timeout \d+s waiting for hosts \[(.*)\] to become healthy")
 _FLAG = re.compile(r"error: (unrecognized arguments: .+|argument .+)")
@@ -67,6 +72,8 @@ def why_ended(launch: Launch, code: int, lines: Sequence[str]) -> ErrorInfo:
         (_PORT, "The port is in use by another program.", "Start again: another port is chosen."),
         (_NO_REPLICA, f"None of the router's {len(launch.replicas)} replicas responds.",
          "Start a replica, then the router."),
+        (_NO_BACKEND, f"{name} does not support one of its settings on this platform.",
+         "Remove this setting."),
         (_FEW_GPUS, f"{name} needs more GPUs than there are.",
          "Reduce the tensor or pipeline parallel size."),
         (_MODEL, f"{name} does not support this model, or it is incomplete.",
@@ -144,4 +151,8 @@ def _of_container(launch: Launch, log: str) -> ErrorInfo | None:
     if _NO_IMAGE.search(log):
         cause = f"There is no container image {launch.image}, or it cannot be pulled."
         return ErrorInfo(cause, f"Try: docker pull {launch.image}")
+    if runtime := _NO_RUNTIME.search(log):
+        line = next(one for one in log.splitlines() if runtime[0] in one)
+        cause = f"This machine cannot run the container: {line[:MAX_TEXT]}."
+        return ErrorInfo(cause, "Check that another container runs here.")
     return None

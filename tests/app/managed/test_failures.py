@@ -47,6 +47,23 @@ CASES = {
          "RuntimeError: Engine core initialization failed. See root cause above."),
         ("Not enough memory", "No available memory for the cache blocks"),
     ),
+    "Ray on a CPU": Case(
+        ("(EngineCore pid=9) ERROR 11-28 19:22:08 [core.py:1] ValueError: current platform cpu "
+         "does not support ray.",
+         "RuntimeError: Engine core initialization failed. See root cause above."),
+        ("platform", "cpu does not support ray", "Remove this setting"),
+    ),
+    "no registry": Case(
+        ("Trying to pull docker.io/vllm/none:latest...",
+         "Error: initializing source docker://vllm/none:latest: pinging container registry "
+         "registry-1.docker.io: dial tcp: lookup registry-1.docker.io: no such host"),
+        ("no container image vllm/none",), BOXED, 125,
+    ),
+    "no container runtime": Case(
+        ("Error: OCI runtime error: crun: cgroups in hybrid mode not supported, drop all "
+         "controllers from cgroupv2",),
+        ("cannot run the container", "cgroups in hybrid mode"), BOXED, 126,
+    ),
     "port": Case(("OSError: [Errno 98] Address already in use",), ("port is in use",)),
     "router's port": Case(recorded("vllm_router_0.1_port"), ("port is in use",), ROUTER),
     "no replica": Case(
