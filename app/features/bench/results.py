@@ -13,7 +13,7 @@ from PySide6.QtWidgets import QFrame, QSplitter, QWidget
 from app.bench.goals import NAMES
 from app.bench.point_table import cells, change_cells, heads, lines
 from app.bench.record import BenchResult, figure_of
-from app.bench.sweep import CURVE, NO_SETTINGS, Point, axis_title
+from app.bench.sweep import CURVE, ENGINE, NO_SETTINGS, Point, axis_title
 from app.features.bench.apply_bar import ApplyBar
 from app.features.bench.trials import dots_of, latency_of, memory_mib
 from engine.units import setting_text
@@ -197,13 +197,14 @@ class ResultsView(QFrame):
 
     def _draw_points(self, result: BenchResult, kind: str) -> None:
         places = [", ".join(setting_text(v) for v in p.settings.values()) for p in result.points]
+        is_line = ENGINE not in result.axes  # there is nothing between two engines
         curves = [
-            Curve(name, name, _levels(result.points, places, _KEYS[kind], name))
+            Curve(name, name, _levels(result.points, places, _KEYS[kind], name), is_line=is_line)
             for name in ("p50", "p99")
         ]
         if self._other is not None:
             found = _levels(self._other.points, places, _KEYS[kind], "p99")
-            curves.append(Curve("p99, earlier", "other", found))
+            curves.append(Curve("p99, earlier", "other", found, is_line=is_line))
         title = " × ".join(map(axis_title, result.axes))
         self.plot.show_curves(curves, (title, "ms"), places, getattr(result.goals, kind))
 
@@ -216,7 +217,8 @@ class ResultsView(QFrame):
                 if (rate := figure_of(point, "output_tokens_per_s", "")) is not None
                 if (level := figure_of(point, "itl_ms", "p99")) is not None
             ]
-            curves.append(Curve(title, color, tuple(sorted(found))))
+            is_line = ENGINE not in result.axes
+            curves.append(Curve(title, color, tuple(sorted(found)), is_line=is_line))
         axes = ("Output (tok/s)", "ITL (ms)")
         self.plot.show_curves(curves, axes, goal=result.goals.itl)
 

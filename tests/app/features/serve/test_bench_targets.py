@@ -54,6 +54,7 @@ def test_a_managed_engine_is_started_measured_and_stopped(
     assert compare(qtbot, page, OWN, "vLLM, scripted") == ["", ""]
     result = page.bench.result
     assert result is not None and all(point.is_measured for point in result.points)
+    assert not any(curve.is_line for curve in page.results.plot.curves)
     table = page.results.model
     texts = [[table.index(row, column).data() for column in range(2)] for row in range(3)]
     assert [row[0] for row in texts] == [OWN, "vLLM, scripted", "change"]
