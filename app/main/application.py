@@ -129,7 +129,7 @@ def page_list(pages: Pages) -> list[Page]:
         ),
         Page(
             "Bench", "chart", pages.bench, tuple(pages.bench.commands()),
-            (pages.bench.commands_changed,),
+            (pages.bench.commands_changed,), may_close=pages.bench.may_close,
         ),
         Page("Inspect", "inspect", pages.inspect, shows=pages.inspect.show_view),
         Page("Models", "models", place, tuple(place.commands())),
@@ -240,6 +240,7 @@ class Application(QObject):
             BenchPage(
                 bridge, runs.book, self.engine_settings,
                 (of_chats(store), of_calls(server.serving.calls)), server.bench_targets,
+                lambda: preferences.get("confirm_leave"),
             ),
             server,
         )

@@ -64,6 +64,11 @@ class BenchController(QObject):
     def is_running(self) -> bool:
         return self._task is not None
 
+    @property
+    def title(self) -> str:
+        """Of the running job; "" without one."""
+        return self.plan.title if self.is_running and self.plan is not None else ""
+
     def start(self, plan: BenchPlan) -> None:
         """Start; `changed` follows, with `problem` where that is impossible."""
         if self.is_running:

@@ -78,6 +78,12 @@ class BenchPlan:
     ladder: LadderChoice | None = None
 
     @property
+    def title(self) -> str:
+        """ "A sweep (Voice bot)"."""
+        kind = "ladder" if self.ladder else "search" if self.tune else "sweep"
+        return f"A {kind} ({self.workload.title})"
+
+    @property
     def words(self) -> str:
         has_load = self.ladder is not None or {axis.name for axis in self.axes} & set(LOADS)
         return self.workload.title if has_load else f"{self.workload.title}, {self.pace}"

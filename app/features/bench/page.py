@@ -16,7 +16,7 @@ Its view is built when the page is first shown.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
@@ -45,12 +45,14 @@ from app.link.bridge import EngineBridge
 from app.link.tasks import run_task
 from app.storage.run_records import Kind, RunRecord, State
 from app.window.commands import Command
+from app.window.leave_guard import LeaveGuard
 from engine.errors import ErrorInfo
 from widgets.controls.frames import Contained, scroll_area
 from widgets.controls.layouts import dressed, stack, vbox
 from widgets.theme.fonts import scaled
 from widgets.theme.theme import theme_notifier
 
+LOSS = "Closing stops it, keeps what is measured and restores the settings."
 NO_RUN = "No earlier run"
 RESULTS = 320
 """Least height of the results at the default text size."""
@@ -64,15 +66,17 @@ class BenchPage(QWidget):
 
     def __init__(
         self, bridge: EngineBridge, book: RunBook, settings: EngineSettingsPanel,
-        sources: Sequence[Source], others: OtherEngines,
+        sources: Sequence[Source], others: OtherEngines, asks_to_leave: Callable[[], bool],
     ) -> None:  # fmt: skip
         """settings: applies those of a trial, with undo. sources: the user's own prompts. others:
-        engines to compare ours with."""
+        engines to compare ours with. asks_to_leave: whether closing the window during a run asks
+        first."""
         super().__init__()
         self._settings = settings
         self._bridge, self._book, self._sources = bridge, book, sources
         self.bench = BenchController(bridge, book.keep, others, self)
         self.bench.changed.connect(self._on_changed)
+        self.leaving = LeaveGuard(asks_to_leave, self.bench.cancel, LOSS, self)
         self._earlier: list[RunRecord] = []
         self._layout = vbox(of=self)
 
@@ -93,6 +97,10 @@ class BenchPage(QWidget):
 
     def _may_run(self) -> bool:
         return self._bridge.is_ready and not self.bench.is_running
+
+    def may_close(self, window: QWidget) -> bool:
+        """Whether the window may close now. During a run it asks first (a preference)."""
+        return self.leaving.may_close(self.bench.title, window)
 
     def close_down(self, timeout_s: float) -> None:
         self.bench.close_down(timeout_s)

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from PySide6.QtCore import QEvent, QObject, QSize, Qt, Signal
 from PySide6.QtGui import QGuiApplication, QShowEvent
-from PySide6.QtWidgets import QMessageBox, QPushButton, QWidget
+from PySide6.QtWidgets import QPushButton, QWidget
 
 from app.features.quantize.fields import breakable
 from widgets.controls.frames import scroll_area
 from widgets.controls.layouts import button, hbox, vbox, wrapped
-from widgets.theme.theme import SPACE_1, SPACE_2, figure_font, restyle
+from widgets.theme.theme import SPACE_1, SPACE_2, figure_font
 
 
 class StartPanel(QWidget):
@@ -78,39 +76,3 @@ class StartPanel(QWidget):
     def show_error(self, text: str) -> None:
         self.error.setText(breakable(text))
         self.error.setVisible(bool(text))
-
-
-class LeaveGuard(QObject):
-    """Asks without blocking, and closes the window on confirmation; a second close while it asks
-    confirms too."""
-
-    def __init__(self, stop: Callable[[], object], parent: QObject) -> None:
-        super().__init__(parent)
-        self._stop = stop
-        self.dialog: QMessageBox | None = None
-
-    def may_close(self, what: str, window: QWidget) -> bool:
-        """`what`: title of the running job; "" for none."""
-        if not what or self.dialog is not None:
-            return True
-        self.dialog = dialog = QMessageBox(window)
-        dialog.setWindowTitle("Stop the job?")
-        dialog.setText(f"{what} is in progress. Closing stops the job and discards the result.")
-        stay = dialog.addButton("Keep running", QMessageBox.ButtonRole.RejectRole)
-        leave = dialog.addButton("Stop and close", QMessageBox.ButtonRole.AcceptRole)
-        restyle(leave, kind="danger")
-        dialog.setDefaultButton(stay)
-        leave.clicked.connect(lambda: self._leave(window))
-        dialog.rejected.connect(self._stay)
-        stay.clicked.connect(self._stay)
-        dialog.open()
-        return False
-
-    def _leave(self, window: QWidget) -> None:
-        self._stop()
-        window.close()
-
-    def _stay(self) -> None:
-        if self.dialog is not None:
-            self.dialog.deleteLater()
-        self.dialog = None

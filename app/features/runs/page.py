@@ -25,7 +25,6 @@ from app.features.compare.reply_view import PromptView
 from app.features.compare.view import CompareView
 from app.features.quantize.plan import QuantizePlan, work_of
 from app.features.quantize.run import Run
-from app.features.quantize.start_panel import LeaveGuard
 from app.features.quantize.work import Outcome
 from app.features.runs.book import RunBook
 from app.features.runs.detail import Detail
@@ -40,6 +39,7 @@ from app.storage.run_records import Kind, RunRecord
 from app.storage.run_store import RunStore
 from app.storage.trash import Trash
 from app.window.commands import Command
+from app.window.leave_guard import LeaveGuard
 from widgets.controls.layouts import STRETCH, hbox, vbox
 from widgets.controls.notice import Toast
 from widgets.theme.theme import SPACE_3
@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from engine.quantize.recipe import QuantizeResult
 
 LEAST_TABLE = 110
+LOSS = "Closing stops the job and discards the result."
 
 
 class RunsPage(QWidget):
@@ -83,13 +84,12 @@ class RunsPage(QWidget):
         """`compare`, `broadcast` make their views. `asks_to_leave`: whether closing the window
         during a run asks first."""
         super().__init__()
-        self._asks_to_leave = asks_to_leave
         self._make_compare, self._make_broadcast = compare, broadcast
         self.precision = precision
         self.toast = Toast(self)
         self.book = RunBook(*stores, trash, self.toast, self)
         self.jobs = Jobs(self.book, threads, self)
-        self.leaving = LeaveGuard(self.jobs.cancel, self)
+        self.leaving = LeaveGuard(asks_to_leave, self.jobs.cancel, LOSS, self)
         self._offered = offered
         self.table = RunsTable()
         self.detail = Detail(self.book, continue_chat)
@@ -246,8 +246,6 @@ class RunsPage(QWidget):
 
     def may_close(self, window: QWidget) -> bool:
         """Whether the window may close now. During a job it asks first (a preference)."""
-        if not self._asks_to_leave():
-            return True
         return self.leaving.may_close(self.run.title if self.run is not None else "", window)
 
     def close_down(self, timeout_s: float) -> None:

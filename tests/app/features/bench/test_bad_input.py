@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from PySide6.QtWidgets import QApplication
+import pytest
+from PySide6.QtWidgets import QApplication, QMessageBox
 from pytestqt.qtbot import QtBot
 
 from app.features.bench.form import Mode
@@ -105,3 +106,32 @@ def test_an_end_in_mid_search_leaves_the_stored_settings(
         book.reload()
         qtbot.waitUntil(lambda: any(one.kind is Kind.BENCH for one in book.runs))
         assert [one.state for one in book.runs if one.kind is Kind.BENCH] == [State.STOPPED]
+
+
+@pytest.mark.parametrize("mode", list(Mode))
+def test_closing_the_window_in_mid_run_asks_and_puts_the_settings_back(
+    qtbot: QtBot, search: BenchPage, application: Application, mode: Mode
+) -> None:
+    before = application.bridge.config
+    run(search, mode, AMPLE)
+    assert not application.window.close() and application.window.isVisible()
+    asked = search.leaving.dialog
+    assert asked is not None and asked.isVisible()
+    asked.defaultButton().click()
+    assert search.bench.is_running and search.leaving.dialog is None
+    assert not application.window.close()
+    asked = search.leaving.dialog
+    assert asked is not None
+    leave = QMessageBox.ButtonRole.AcceptRole
+    next(one for one in asked.buttons() if asked.buttonRole(one) is leave).click()
+    assert not application.window.isVisible()
+    wait_end(qtbot, search)
+    wait_restored(qtbot, application, before)
+
+
+def test_closing_the_window_in_mid_run_asks_only_if_the_user_wants_it(
+    search: BenchPage, application: Application
+) -> None:
+    application.settings.preferences.set("confirm_leave", False)
+    run(search, Mode.TUNE, AMPLE)
+    assert search.bench.is_running and application.window.close()
