@@ -18,9 +18,9 @@ from typing import Any, NamedTuple
 
 from app.bench.sweep import Point
 from engine.config import EngineConfig
-from engine.snapshot import ModelInfo
+from engine.snapshot import MemoryPlan, ModelInfo
 from engine.telemetry.step_cost import Split
-from engine.units import precision_name, speculative_name
+from engine.units import bytes_text, precision_name, speculative_name
 
 AT_LOAD = ("int8", "int4", "nf4", "fp8")
 """Weight formats that need no calibration."""
@@ -98,6 +98,21 @@ class Choices(NamedTuple):
             names = ("speculative_method", "speculative_model")
             made = made._replace(drafts={name: getattr(config, name) for name in names})
         return made
+
+
+def first_rung_problem(config: EngineConfig, model: ModelInfo, plan: MemoryPlan) -> str:
+    """Why the first rung does not fit in memory: it loads weights unquantized that `config` has
+    quantized while loading. "" if it does."""
+    if config.quantization not in AT_LOAD:
+        return ""
+    size = model.num_parameters * (4 if model.dtype == "float32" else 2)
+    room = plan.limit + plan.host_limit - plan.activations - plan.host_activations
+    if size <= room:
+        return ""
+    return (
+        f"The first rungs need the weights unquantized: {bytes_text(size)}; {bytes_text(room)} is "
+        "available. They will fail."
+    )
 
 
 def rungs_of(config: EngineConfig, model: ModelInfo, choices: Choices) -> list[Rung]:

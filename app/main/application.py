@@ -240,7 +240,7 @@ class Application(QObject):
             BenchPage(
                 bridge, runs.book, self.engine_settings,
                 (of_chats(store), of_calls(server.serving.calls)), server.bench_targets,
-                lambda: preferences.get("confirm_leave"),
+                settings,
             ),
             server,
         )

@@ -87,6 +87,23 @@ class LoadChoice:
 
 
 @dataclass(frozen=True, slots=True)
+class BenchChoice:
+    """The last choices of the Bench page. sweep, varied: "name=values" of each row; goals in
+    ms."""
+
+    mode: str = ""
+    workload: str = ""
+    variant: str = ""
+    arrivals: int = 0
+    objective: str = ""
+    numbers: dict[str, float] = field(default_factory=dict)
+    goals: dict[str, Annotated[float, msgspec.Meta(ge=0)]] = field(default_factory=dict)
+    percentile: int = 99
+    sweep: list[str] = field(default_factory=list)
+    varied: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
 class LastChat:
     """The chat that was open, "" for a new one. `message`, `character`: its first line on the
     screen; "" for the end."""
@@ -140,6 +157,7 @@ class SettingsStore:
     """The name of the current layout."""
     last_chat = _json("chat/last", LastChat, "{}")
     load_choice = _json("tune/load", LoadChoice, "{}")
+    bench_choice = _json("bench/choice", BenchChoice, "{}")
     serving = _Stored("server/choice", ServingChoice.from_text, ServingChoice.to_text)
     """The server's last settings; its key is in the keyring."""
     connections = _Stored("connections/list", from_text, to_text, "[]")

@@ -20,6 +20,7 @@ from PySide6.QtWidgets import (
 
 from app.bench.goals import PERCENTILES, Goals
 from app.bench.load import Pace
+from app.bench.rungs import first_rung_problem
 from app.bench.sweep import AXES
 from app.bench.workload import Workload
 from app.features.bench.jobs import BenchPlan
@@ -287,7 +288,10 @@ class BenchForm(FittedFrame):
     def show_state(
         self, is_running: bool, text: str, share: float, problem: ErrorInfo | None
     ) -> None:
-        ready = self._bridge.is_ready
+        bridge = self._bridge
+        ready, config, model, plan = bridge.is_ready, bridge.config, bridge.model, bridge.plan
+        if not is_running and config is not None and model is not None and plan is not None:
+            self.ladder.warn(first_rung_problem(config, model, plan))
         self.tabs.setEnabled(not is_running)
         self.run.setVisible(not is_running)
         self.run.setEnabled(ready)

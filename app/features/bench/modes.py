@@ -15,9 +15,14 @@ from app.features.bench.jobs import LadderChoice, TuneChoice
 from engine.config import SETTINGS, EngineConfig
 from engine.units import precision_name, setting_text, speculative_name
 from widgets.controls.combo import ElidedCombo
-from widgets.controls.layouts import STRETCH, dressed, hbox, label
+from widgets.controls.layouts import STRETCH, dressed, hbox, label, wrapped
 from widgets.theme.fonts import scaled
 
+FIRST = (
+    "max_num_seqs", "max_num_batched_tokens", "enable_prefix_caching", "enable_chunked_prefill",
+    "quantization", "kv_cache_dtype", "block_size", "speculative_method",
+)  # fmt: skip
+"""Settings with most effect: the first in a list."""
 TUNED = ("max_num_seqs", "max_num_batched_tokens", "", "")
 VALUES_TIP = "Values, separated by commas"
 ENGINES_TIP = (
@@ -63,6 +68,8 @@ def axis_row(title: str, names: list[str], none: str = "") -> AxisRow:
     if none:
         box.addItem(none, "")
     for name in names:
+        if name not in (*AXES, *FIRST) and box.findData(FIRST[-1]) == box.count() - 1:
+            box.insertSeparator(box.count())
         text = AXES.get(name) or f"{SETTINGS[name].label} ({SETTINGS[name].change.value})"
         box.addItem(text, name)
     box.setMinimumContentsLength(14)
@@ -77,7 +84,8 @@ def axes_of(rows: list[AxisRow]) -> tuple[Axis, ...]:
 
 
 def settings_names() -> list[str]:
-    return [name for name in SETTINGS if name != "model"]
+    """Those with most effect first."""
+    return [*FIRST, *(name for name in SETTINGS if name not in ("model", *FIRST))]
 
 
 class TuneFields:
@@ -98,6 +106,9 @@ class TuneFields:
         self.trials.setSpecialValueText("auto")
         self.row = hbox(label("Objective", "muted"), self.objective, label("Trials", "muted"),
                         self.trials, STRETCH)  # fmt: skip
+
+    def choose(self, objective: Objective) -> None:
+        self.objective.setCurrentIndex(self.objective.findData(objective))
 
     @property
     def choice(self) -> TuneChoice:
@@ -127,7 +138,14 @@ class LadderFields:
             label("Weights", "muted"), self.weights, label("KV cache", "muted"), self.kv,
             label("Drafts", "muted"), self.drafts, STRETCH,
         )  # fmt: skip
-        self.cost_row = hbox(label("Price per hour", "muted"), self.price, STRETCH)
+        self.warning = wrapped("warning")
+        self.cost_row = hbox(label("Price per hour", "muted"), self.price, (self.warning, 1))
+        self.warn("")
+
+    def warn(self, text: str) -> None:
+        """Of a rung that will fail; "" for none."""
+        self.warning.setText(text)
+        self.warning.setVisible(bool(text))
 
     def offer(self, config: EngineConfig | None) -> None:
         """The drafts of the open model, and its precisions."""

@@ -16,13 +16,13 @@ Its view is built when the page is first shown.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
 from PySide6.QtCore import Qt, Signal
-from PySide6.QtGui import QShowEvent
+from PySide6.QtGui import QHideEvent, QShowEvent
 from PySide6.QtWidgets import QFileDialog, QSizePolicy, QStackedWidget, QWidget
 
 from app.bench.export import SUFFIXES
@@ -36,6 +36,7 @@ from app.features.bench.apply_bar import ApplyBar
 from app.features.bench.controller import BenchController
 from app.features.bench.form import BenchForm, Mode
 from app.features.bench.jobs import BenchPlan, OtherEngines, Result
+from app.features.bench.kept_choices import choices_of, recall
 from app.features.bench.ladder_view import LadderView
 from app.features.bench.prompts import Source
 from app.features.bench.results import LATENCY, MEMORY, ResultsView
@@ -46,6 +47,7 @@ from app.link.tasks import run_task
 from app.storage.run_records import Kind, RunRecord, State
 from app.window.commands import Command
 from app.window.leave_guard import LeaveGuard
+from app.window.settings_store import SettingsStore
 from engine.errors import ErrorInfo
 from widgets.controls.frames import Contained, scroll_area
 from widgets.controls.layouts import dressed, stack, vbox
@@ -66,16 +68,17 @@ class BenchPage(QWidget):
 
     def __init__(
         self, bridge: EngineBridge, book: RunBook, settings: EngineSettingsPanel,
-        sources: Sequence[Source], others: OtherEngines, asks_to_leave: Callable[[], bool],
+        sources: Sequence[Source], others: OtherEngines, store: SettingsStore,
     ) -> None:  # fmt: skip
         """settings: applies those of a trial, with undo. sources: the user's own prompts. others:
-        engines to compare ours with. asks_to_leave: whether closing the window during a run asks
-        first."""
+        engines to compare ours with. store: keeps the choices."""
         super().__init__()
         self._settings = settings
         self._bridge, self._book, self._sources = bridge, book, sources
         self.bench = BenchController(bridge, book.keep, others, self)
         self.bench.changed.connect(self._on_changed)
+        self._store = store
+        asks_to_leave = lambda: store.preferences.get("confirm_leave")
         self.leaving = LeaveGuard(asks_to_leave, self.bench.cancel, LOSS, self)
         self._earlier: list[RunRecord] = []
         self._layout = vbox(of=self)
@@ -103,6 +106,7 @@ class BenchPage(QWidget):
         return self.leaving.may_close(self.bench.title, window)
 
     def close_down(self, timeout_s: float) -> None:
+        self._keep_choices()
         self.bench.close_down(timeout_s)
 
     # The view -----------------------------------------------------------------------------------
@@ -113,6 +117,8 @@ class BenchPage(QWidget):
         form.run_wanted.connect(self._start)
         form.cancel_wanted.connect(self.bench.cancel)
         form.goals_changed.connect(self.bench.set_goals)
+        recall(form, self._store.bench_choice)
+        self.bench.set_goals(form.goals)
         form.mode_changed.connect(self._on_mode)
         self._bridge.state_changed.connect(lambda state: self._on_changed())
         return form
@@ -144,7 +150,9 @@ class BenchPage(QWidget):
 
     @cached_property
     def views(self) -> QStackedWidget:
-        return stack(self.results, self.ladder)
+        views = stack(self.results, self.ladder)
+        views.setCurrentWidget(self.shown)
+        return views
 
     def showEvent(self, event: QShowEvent) -> None:
         super().showEvent(event)
@@ -152,6 +160,14 @@ class BenchPage(QWidget):
             self._build()
             self._book.reload()
         self._on_changed()
+
+    def hideEvent(self, event: QHideEvent) -> None:
+        super().hideEvent(event)
+        self._keep_choices()
+
+    def _keep_choices(self) -> None:
+        if self._layout.count():
+            self._store.bench_choice = choices_of(self.form)
 
     def _build(self) -> None:
         """The form is as high as its rows; the results shrink, then all scrolls."""

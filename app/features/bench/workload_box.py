@@ -57,6 +57,19 @@ class WorkloadBox(ElidedCombo):
             raise ConfigError("The prompts are not read yet.", "Run again in a moment.")
         return self._works[self.currentIndex()]
 
+    @property
+    def preset(self) -> tuple[str, str]:
+        """Name and variant; empty for prompts that were read."""
+        work, variant = self._works[min(self._row, len(self._works) - 1)]
+        return (work.name, variant) if work.name in preset_names() else ("", "")
+
+    def choose(self, name: str, variant: str) -> None:
+        """A preset, if there is one of this name."""
+        for row, (work, own) in enumerate(self._works):
+            if (work.name, own) == (name, variant):
+                self._row = row
+                self.setCurrentIndex(row)
+
     def open_file(self, file: Path) -> None:
         """Read, offer and choose the prompts of a file."""
         self._read(str(file), partial(of_prompts, file))

@@ -18,7 +18,15 @@ from app.bench.ladder import EngineLadder
 from app.bench.ladder_record import as_csv, as_dict, as_html, as_text, export, from_run, to_run
 from app.bench.ladder_words import answer, gain, why
 from app.bench.load import Pace
-from app.bench.rungs import NAIVE, Choices, Quality, State, rungs_of, settings_of
+from app.bench.rungs import (
+    NAIVE,
+    Choices,
+    Quality,
+    State,
+    first_rung_problem,
+    rungs_of,
+    settings_of,
+)
 from app.bench.sweep import Axis, Progress, Sweep, SweepCancelledError
 from app.bench.users import USERS, users_search
 from app.storage.run_records import Kind
@@ -40,6 +48,8 @@ from tests.app.bench.ladder_script import (
     users_of,
 )
 from tests.app.fake_engine import MODEL
+from tests.figures import numbers
+from tests.widgets import synthetic
 
 MEASURED = ["naive", "continuous", "paged", "prefix", "weights", "kv", "drafts"]
 
@@ -300,3 +310,13 @@ def test_the_cache_is_small_while_the_quality_is_measured() -> None:
         bench.quality({"quantization": "none"}, {"quantization": "int8"})
     key = "kv_cache_memory_bytes"
     assert seen == [{key: 6400}, ("int8", "none"), {key: 2**30}]
+
+
+def test_unquantized_weights_that_do_not_fit_are_known_before() -> None:
+    snapshot = synthetic.snapshot(0.0)
+    plan = dataclasses.replace(synthetic.PLAN, limit=10 * 2**30, activations=2**30)
+    model = dataclasses.replace(snapshot.model, num_parameters=5 * 2**30, dtype="bfloat16")
+    config = EngineConfig(model="m", quantization="int4")
+    assert {10, 9} <= set(numbers(first_rung_problem(config, model, plan)))
+    assert not first_rung_problem(config.replace(quantization="auto"), model, plan)
+    assert not first_rung_problem(config, dataclasses.replace(model, num_parameters=2**30), plan)
