@@ -86,11 +86,11 @@ def whole_percent(share: float | None) -> str:
 
 
 def change_text(share: float | None, digits: int = 2) -> str:
-    """ "+12 %", "−33 %", "±0 %" of the fractions 0.12, -0.33 and 0: a relative change."""
+    """ "+12 %", "−33 %", "0 %" of the fractions 0.12, -0.33 and 0: a relative change."""
     text = percent_text(share, digits)
     if share is None or not math.isfinite(share):
         return text
-    return text if text[0] == MINUS else f"±{text}" if text == "0 %" else f"+{text}"
+    return text if text[0] == MINUS or text == "0 %" else f"+{text}"
 
 
 def points_text(points: float, decimals: int = 2) -> str:

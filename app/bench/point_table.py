@@ -75,6 +75,12 @@ def as_dict(result: BenchResult) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def interval_text(result: BenchResult) -> str:
+    """What ± means in the table; "" where no point was repeated."""
+    is_repeated = any(len(point.rounds) > 1 for point in result.points)
+    return "±: 95 % confidence interval over the repetitions." if is_repeated else ""
+
+
 def heads(result: BenchResult) -> list[str]:
     titles = [f"{title} ({unit})" for _, _, title, unit in COLUMNS]
     predicted = predicted_heads(result) if _has_predictions(result) else []
@@ -147,6 +153,7 @@ def as_text(result: BenchResult) -> str:
         "   ".join(text.rjust(width) for text, width in zip(row, widths, strict=True))
         for row in rows
     ]
+    told += filter(None, [interval_text(result)])
     told += [f"{p.label} failed: {p.error}" for p in result.points if p.error]
     has_answer = bool(result.goals.limits) or ENGINE in result.axes
     return "\n".join([*told, "", result.answer if has_answer else ""]).rstrip()
@@ -187,7 +194,7 @@ def as_html(result: BenchResult) -> str:
     as JSON."""
     return html_page(
         f"{result.model}, {result.work}", f"{result.created} · {result.precision}",
-        result.answer, _svg(result),
+        " ".join(filter(None, (result.answer, interval_text(result)))), _svg(result),
         [heads(result), *(line.texts for line in lines(result))],
         as_dict(result),
     )  # fmt: skip

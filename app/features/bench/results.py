@@ -11,7 +11,7 @@ from PySide6.QtGui import QFont, QResizeEvent
 from PySide6.QtWidgets import QFrame, QSplitter, QWidget
 
 from app.bench.goals import NAMES
-from app.bench.point_table import cells, change_cells, heads, lines
+from app.bench.point_table import cells, change_cells, heads, interval_text, lines
 from app.bench.record import BenchResult, figure_of
 from app.bench.sweep import CURVE, ENGINE, NO_SETTINGS, Point, axis_title
 from app.features.bench.apply_bar import ApplyBar
@@ -19,7 +19,8 @@ from app.features.bench.trials import dots_of, latency_of, memory_mib
 from engine.units import setting_text
 from widgets.controls.combo import ElidedCombo
 from widgets.controls.figure_table import FigureRow, FigureTable
-from widgets.controls.layouts import STRETCH, dressed, hbox, label, stack, vbox, wrapped
+from widgets.controls.layouts import dressed, hbox, label, stack, vbox, wrapped
+from widgets.controls.lines import ElidedLine
 from widgets.plot.curve_plot import Curve, CurvePlot
 from widgets.plot.pareto_plot import ParetoPlot
 from widgets.theme.fonts import scaled
@@ -71,7 +72,8 @@ class ResultsView(QFrame):
         self.earlier = dressed(ElidedCombo(), "Compare with an earlier run")
         self.earlier.setMinimumContentsLength(20)
         right = QWidget()
-        vbox(hbox(self.kind, STRETCH), (self._plots, 1), of=right)
+        self.interval = ElidedLine("text_muted")
+        vbox(hbox(self.kind, (self.interval, 1)), (self._plots, 1), of=right)
         split = self._split = QSplitter(Qt.Orientation.Vertical, childrenCollapsible=False)
         split.addWidget(self.table)
         split.addWidget(right)
@@ -97,6 +99,7 @@ class ResultsView(QFrame):
     def show_result(self, result: BenchResult | None) -> None:
         self.result = result
         self.answer.setText(result.answer if result is not None else EMPTY)
+        self.interval.set_text(interval_text(result) if result is not None else "")
         self._fill()
         self._draw()
 
