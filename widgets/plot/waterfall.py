@@ -112,8 +112,9 @@ class Waterfall(PaintedPlot):
 
     def paint(self, painter: QPainter) -> None:
         plot, shown, table = self.plot_rect, self.y_range, theme()
-        marks = labelled_ticks(shown, plot.height(), max(_TICKS, 2 * self.line_height))
-        paint_value_axis(painter, plot, shown, marks, self.pen.font)
+        if any(step.value is not None for step in self.steps):  # else it has no scale yet
+            marks = labelled_ticks(shown, plot.height(), max(_TICKS, 2 * self.line_height))
+            paint_value_axis(painter, plot, shown, marks, self.pen.font)
         self.pen.use(painter)
         painter.setPen(table.color("text_muted"))
         painter.drawText(QPointF(0, self.pen.metrics.ascent()), self._unit)

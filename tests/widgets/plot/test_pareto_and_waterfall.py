@@ -105,3 +105,17 @@ def test_few_users_have_no_ticks_of_a_fraction(waterfall: Waterfall) -> None:
     waterfall.show_steps([Fall("naive", 1.0)], "Users")
     marks = labelled_ticks(waterfall.y_range, waterfall.plot_rect.height(), 30)
     assert len(marks) > 1 and all(value == round(value) for value, _ in marks)
+
+
+def test_no_axis_is_drawn_before_the_first_value(waterfall: Waterfall) -> None:
+    left = int(waterfall.plot_rect.left())
+
+    def seen() -> set[str]:
+        image = waterfall.grab().toImage()
+        line = int(2 * waterfall.line_height)
+        rows = range(line, image.height() - line)
+        return {image.pixelColor(x, y).name() for x in range(4, left - 4) for y in rows}
+
+    assert len(seen()) > 1
+    waterfall.show_steps([Fall("Naive", None), Fall("Paged", None)], "Users")
+    assert len(seen()) == 1
