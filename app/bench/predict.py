@@ -11,7 +11,7 @@ from app.bench.goals import Goals
 from app.bench.load import Clock
 from app.bench.ranking import Objective, rank
 from app.bench.runner import BenchRunner, Plan, SettableEngine
-from app.bench.sweep import Point, Progress, least_requests
+from app.bench.sweep import Point, Progress, error_words, least_requests
 from engine.errors import InferdeckError
 from engine.hardware import garbage
 from engine.simulate.engine import Encode, SimulatedEngine, as_it_is
@@ -83,10 +83,12 @@ def predict_all(
 
 
 def guess_of(
-    runner: BenchRunner, goals: Goals, objective: Objective, encode: Encode, tell: Tell
+    runner: BenchRunner, goals: Goals, objective: Objective, encode: Encode, tell: Tell,
+    failed: Callable[[str], object],
 ) -> Callable[[Sequence[Point]], Sequence[Point]]:
     """Of a search: its points from the best to the worst as predicted, with their predictions; none
-    if these settings cannot be predicted."""
+    if these settings cannot be predicted. `failed` is called with the reason where the calibration
+    fails."""
 
     def guess(points: Sequence[Point]) -> Sequence[Point]:
         engine = runner.engine
@@ -99,7 +101,8 @@ def guess_of(
             found, _ = predict_all(
                 engine, runner.plan.with_requests(count), changes, encode, tell, runner.clock
             )
-        except InferdeckError:  # the trials report it
+        except InferdeckError as problem:
+            failed(f"No predictions: the calibration failed. {error_words(problem)}")
             return ()
         for point in points:
             point.predicted = found[point.label]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import math
+import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -74,7 +75,8 @@ def run(args: argparse.Namespace) -> int:
         engine: Any = runner.engine
         encode = encode_with(lambda: engine.tokenizer, engine.model_info.max_model_len)
         wanted = Objective(args.objective)
-        guess = guess_of(runner, goals, wanted, encode, tell)
+        note = lambda text: print(f"\nnote: {text}", file=sys.stderr)
+        guess = guess_of(runner, goals, wanted, encode, tell, note)
         count = math.prod(len(axis.values) for axis in axes)
         return Tuner(axes, goals, args.trials or most_trials(count), guess, wanted)
 

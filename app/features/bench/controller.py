@@ -149,6 +149,8 @@ class BenchController(QObject):
 
     def _on_moved(self, progress: Progress) -> None:
         self.progress = progress
+        if self._job is not None and self._job.remark:
+            self.problem = ErrorInfo(self._job.remark)
         self._show()
 
     def _on_failed(self, error: ErrorInfo) -> None:

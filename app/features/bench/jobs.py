@@ -122,9 +122,10 @@ class JobEngine(Protocol):
 
 
 class Job(Protocol):
-    """`settings`: names of those that it changes."""
+    """`settings`: names of those that it changes. `remark`: what went wrong and did not end it."""
 
     settings: list[str]
+    remark: str
 
     def run(self) -> object: ...
     def result(self, model: str, precision: str, goals: Goals, state: RunState) -> Result: ...
@@ -144,6 +145,7 @@ class SweepJob:
     ) -> None:  # fmt: skip
         """engines: that measure in place of `runner`."""
         self._plan = plan
+        self.remark = ""
         self.settings = [axis.name for axis in plan.axes if axis.name not in NO_SETTINGS]
         search, most = None, 0
         if plan.tune is not None:
@@ -153,7 +155,8 @@ class SweepJob:
             model = runner.engine.model_info
             if model.is_described:  # else its steps are not known
                 search.guess = guess_of(
-                    runner, goals, search.objective, _encode_for(model), _unless_over(engine, tell)
+                    runner, goals, search.objective, _encode_for(model),
+                    _unless_over(engine, tell), self._say,
                 )
                 self.settings = list(dict.fromkeys([*self.settings, *CHANGED]))
         bench: Bench = runner
@@ -164,6 +167,9 @@ class SweepJob:
             most,
         )  # fmt: skip
         self.run = self._sweep.run
+
+    def _say(self, remark: str) -> None:
+        self.remark = remark
 
     @property
     def was_cancelled(self) -> bool:
@@ -185,6 +191,8 @@ class SweepJob:
 
 
 class LadderJob:
+    remark = ""
+
     def __init__(
         self, plan: BenchPlan, runner: BenchRunner, engine: Any, goals: Goals,
         measure_quality: MeasureQuality, tell: Tell,

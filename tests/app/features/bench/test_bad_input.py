@@ -55,8 +55,9 @@ def test_a_setting_that_the_model_cannot_take_is_a_failed_trial(
     search.form.varied[1].line.setText("128, 512")  # 512: as it is
     run(search, Mode.TUNE, AMPLE)
     wait_end(qtbot, search)
-    result = search.bench.result
-    assert result is not None and search.bench.problem is None
+    result, problem = search.bench.result, search.bench.problem
+    assert result is not None
+    assert problem is not None and "9 GiB" in problem.cause  # of the calibration
     failed = [point for point in result.points if point.error]
     assert failed and {point.settings["max_num_batched_tokens"] for point in failed} == {128}
     assert result.best is not None and not result.best.error
