@@ -14,6 +14,10 @@ from engine.hardware.peaks import Peaks
 from engine.snapshot import EngineSnapshot
 from engine.telemetry.step_cost import CostedStep, ModelCost, Split, Work, least_times, total
 
+SLOWED, FEW = 5.0, 0.05
+"""A step is slowed down that takes so many times as long as the median one, each relative to its
+time at the peaks; if no more than this share of the steps is."""
+
 
 @dataclass(frozen=True)
 class Situation:
@@ -34,6 +38,18 @@ class Situation:
         """The steps alone that do nothing but decode."""
         chosen = [s for s in self.steps if s.batch.only_decodes]
         return self if len(chosen) == len(self.steps) else dataclasses.replace(self, steps=chosen)
+
+    @cached_property
+    def usual(self) -> Situation:
+        """Without the few steps that something else slowed down: their time is no property of a
+        setting."""
+        floor = np.asarray(self.splits.floor)
+        ratios = np.divide(self.splits.total, floor, out=np.zeros_like(floor), where=floor > 0)
+        slow = ratios > SLOWED * np.median(ratios)
+        if not 0 < slow.sum() <= max(1, FEW * len(slow)) < len(slow):
+            return self
+        chosen = [one for one, is_slow in zip(self.steps, slow, strict=True) if not is_slow]
+        return dataclasses.replace(self, steps=chosen)
 
     @cached_property
     def works(self) -> NDArray[np.float64]:

@@ -153,7 +153,7 @@ class StepTracker:
             speed=fmean(step.speed for step in costed),
             work=_mean_work(costed),
             verdict=verdict(whole),
-            estimates=tuple(gain_estimates(situation)),
+            estimates=tuple(gain_estimates(situation.usual)),
         )
 
 

@@ -251,3 +251,13 @@ def test_an_estimate_includes_what_was_measured_and_says_so(
     again = corrected(found._replace(why=one.why), gain)
     assert (again.low, again.high) == pytest.approx((found.low, found.high))
     assert corrected(one, None) == one
+
+
+def test_one_slow_step_does_not_widen_the_estimates() -> None:
+    usual = [step(DECODE, start=0.06 * number) for number in range(30)]
+    slow = step(DECODE, start=1.8, model_s=8.0)
+    plain, disturbed = situation(*usual), situation(*usual, slow)
+    assert disturbed.usual.whole == pytest.approx(plain.whole)
+    assert gain_estimates(disturbed.usual) == gain_estimates(plain)
+    half = situation(*usual, *[slow] * 15)
+    assert half.usual is half and plain.usual is plain
