@@ -50,6 +50,8 @@ class Forecaster(QObject):
         self._traffic = Traffic()
         self._load_since = 0.0
         self._changes: dict[str, Any] = {}  # of the forecast, or the one to come
+        self._before: dict[str, Any] = {}  # values in force when the forecast was wanted
+        self._replaced: dict[str, Any] = {}  # by the settings that were applied last
         self._is_applied = False
         self.forecast: Forecast | None = None
         self.problem = ""
@@ -80,19 +82,26 @@ class Forecaster(QObject):
         config, wanted = self._bridge.config, dict(self._wanted())
         if config is None or (wanted == self._changes and not self._is_applied):
             return
+        if wanted and wanted == self._replaced:  # they are measured: nothing to predict
+            if self._changes:
+                self._show({})
+            return
         if not wanted and self._changes:
             in_force = all(
                 value is None or value == getattr(config, name)  # None: automatic
                 for name, value in self._changes.items()
             )
             if in_force:
-                self._is_applied = True
+                self._is_applied, self._replaced = True, self._before
                 self.changed.emit()
                 return
         self._show(wanted)
 
     def _show(self, changes: dict[str, Any]) -> None:
         """Drop the forecast, and make the one of `changes`."""
+        config = self._bridge.config
+        if config is not None:
+            self._before = {name: getattr(config, name) for name in changes}
         self._changes, self._is_applied = changes, False
         self._task.cancel()
         had = self.forecast is not None or self.problem

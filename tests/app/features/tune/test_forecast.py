@@ -240,6 +240,22 @@ def test_an_applied_choice_keeps_its_forecast_until_the_next(
     assert desk.forecaster.applied is None
 
 
+def test_settings_that_are_put_back_have_no_forecast(
+    qtbot: QtBot, make: Callable[..., Desk], snapshots: list[EngineSnapshot]
+) -> None:
+    desk = make(snapshots)
+    config = desk.bridge.config
+    assert config is not None
+    with qtbot.waitSignal(desk.forecaster.changed, timeout=10_000):
+        desk.choose(max_num_seqs=3)
+    desk.apply()
+    assert desk.forecaster.applied is not None
+    desk.choose(max_num_seqs=config.max_num_seqs)
+    desk.apply()
+    qtbot.wait(3 * made_by.DELAY_MS)
+    assert desk.forecaster.forecast is None and desk.forecaster.applied is None
+
+
 def test_a_choice_that_is_applied_before_its_forecast_gets_it_afterwards(
     qtbot: QtBot, make: Callable[..., Desk], snapshots: list[EngineSnapshot]
 ) -> None:
