@@ -38,7 +38,7 @@ from widgets.tokens.strip import TokenStrip
 
 EMPTY = "Send a message to see the latency, KV blocks and draft tokens of its reply."
 NO_TIMES = "No token timings were recorded for this reply."
-NO_DRAFTS = "No draft tokens: speculative decoding was off."
+NO_DRAFTS = "No draft tokens: generated without speculative decoding."
 MAP_HEIGHT, LEAST_WIDTH = 96, 200
 PAINT = next(paint for paint in PAINTS if paint.shows_rejected)
 
