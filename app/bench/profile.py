@@ -14,7 +14,7 @@ from engine.hardware.peaks import Peaks, peaks_for
 from engine.llm_engine import LLMEngine
 from engine.sampling_params import SamplingParams
 from engine.snapshot.profile import DECODE, PREFILL, StepsProfile
-from engine.telemetry.profile import as_dict
+from engine.telemetry.profile import as_dict, raised
 from engine.units import counted, duration_text, short_figure
 
 WARM_STEPS = 4
@@ -67,7 +67,8 @@ def profile_load(
     if trace is not None:
         progress("Writing the trace")
         profiler.export_trace(trace)
-    return ProfiledLoad(profiler.profiles(), plain.means(), peaks)
+    profiles = profiler.profiles()
+    return ProfiledLoad(profiles, plain.means(), raised(peaks, profiles))
 
 
 def _check(engine: LLMEngine, prompt_tokens: int, concurrency: int, steps: int) -> None:

@@ -5,7 +5,8 @@ Williams et al., "Roofline", 2009.
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from collections.abc import Iterable
+from dataclasses import asdict, replace
 from typing import Any
 
 from engine.hardware.peaks import Peaks
@@ -25,6 +26,8 @@ HEADINGS = (
     "Bound", "% of roof",
 )  # fmt: skip
 """Of `cells`: per step."""
+ROUNDING = 0.005
+"""Relative difference from a roof that is shown as 100 %."""
 
 
 def bound_text(one: Operation, peaks: Peaks) -> str:
@@ -36,6 +39,18 @@ def bound_text(one: Operation, peaks: Peaks) -> str:
 def least_s(one: Operation, peaks: Peaks) -> float:
     """Seconds at the peaks."""
     return max(one.operations / peaks.flops_per_s, one.bytes / peaks.read_bytes_per_s)
+
+
+def raised(peaks: Peaks, profiles: Iterable[StepsProfile]) -> Peaks:
+    """With the compute rate of the fastest operation, where that exceeds the measured peak."""
+    rates = (one.operations_per_s for profile in profiles for one in profile.operations)
+    return replace(peaks, flops_per_s=max(peaks.flops_per_s, *rates, 0.0))
+
+
+def roof_text(one: Operation, peaks: Peaks) -> str:
+    """ "50 %" of the roof. What exceeds that of memory was read from a cache."""
+    share = roof_share(one, peaks)
+    return "above (cache)" if share > 1 + ROUNDING else percent_text(min(share, 1.0))
 
 
 def roof_share(one: Operation, peaks: Peaks) -> float:
@@ -52,7 +67,7 @@ def cells(one: StepsProfile, peaks: Peaks) -> list[tuple[str, ...]]:
             duration_text(each.seconds / steps), percent_text(each.seconds / one.seconds),
             bytes_text(each.bytes / steps), operations_text(each.operations / steps or None),
             bandwidth_text(each.bytes_per_s or None), compute_text(each.operations_per_s or None),
-            bound_text(each, peaks), percent_text(roof_share(each, peaks)),
+            bound_text(each, peaks), roof_text(each, peaks),
         )
         for each in one.operations
     ]  # fmt: skip

@@ -22,7 +22,7 @@ from widgets.plot.axis import Range
 from widgets.plot.frame import FramedPlot
 from widgets.plot.painted import NONE
 from widgets.plot.table import ValuesTable
-from widgets.theme.theme import SPACE_1, SPACE_3, theme
+from widgets.theme.theme import SPACE_1, theme
 
 _LEAST_DOT, _DOT = 3.0, 18.0  # pixels: the radius of a share of 0, and of 1 beside it
 _REACH = 8  # pixels from a dot
@@ -113,7 +113,10 @@ class RooflinePlot(FramedPlot):
     def paint(self, painter: QPainter) -> None:
         plot = self.plot_rect
         self.paint_frame(painter)
-        self.paint_legend(painter, [(text, _COLORS[bound]) for bound, text in _BOUNDS.items()])
+        roofs = {True: compute_text(self.flops_per_s), False: bandwidth_text(self.bytes_per_s)}
+        self.paint_legend(painter, [
+            (f"{text}: up to {roofs[bound]}", _COLORS[bound]) for bound, text in _BOUNDS.items()
+        ])  # fmt: skip
         painter.setRenderHint(QPainter.RenderHint.Antialiasing)
         self._paint_roofs(painter, plot)
         self._paint_dots(painter, plot)
@@ -122,22 +125,12 @@ class RooflinePlot(FramedPlot):
             self.paint_pointed(painter, self.place(dot), _radius(dot), dot.lines)
 
     def _paint_roofs(self, painter: QPainter, plot: QRectF) -> None:
-        """The memory roof from where it enters, and its name below it."""
-        table, metrics = theme(), self.pen.metrics
+        """The memory roof from where it enters."""
         low = max(self.x_range.low, self.y_range.low * _GIGA / self.bytes_per_s)
         ridge, top = self.to_x(self.ridge), self.to_y(self.flops_per_s / _GIGA)
         start = QPointF(self.to_x(low), self.to_y(low * self.bytes_per_s / _GIGA))
-        painter.setPen(QPen(table.color("text_muted"), 1.5))
+        painter.setPen(QPen(theme().color("text_muted"), 1.5))
         painter.drawPolyline([start, QPointF(ridge, top), QPointF(plot.right(), top)])
-        memory, compute = bandwidth_text(self.bytes_per_s), compute_text(self.flops_per_s)
-        width = metrics.horizontalAdvance(compute)
-        painter.drawText(QPointF(plot.right() - width, top - SPACE_1), compute)
-        painter.save()
-        painter.translate(start)
-        angle = math.atan2(top - start.y(), ridge - start.x())
-        painter.rotate(math.degrees(angle))
-        painter.drawText(QPointF(SPACE_3, -SPACE_1), memory)
-        painter.restore()
 
     def _paint_dots(self, painter: QPainter, plot: QRectF) -> None:
         table = theme()

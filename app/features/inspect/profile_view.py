@@ -14,7 +14,7 @@ from engine.errors import ErrorInfo
 from engine.hardware.peaks import Peaks
 from engine.messages import StepsProfiled
 from engine.snapshot.profile import Operation, StepsProfile
-from engine.telemetry.profile import HEADINGS, bound_text, cells, roof_share
+from engine.telemetry.profile import HEADINGS, bound_text, cells, raised, roof_text
 from engine.units import (
     bandwidth_text,
     compute_text,
@@ -68,7 +68,7 @@ class ProfileView(QWidget):
         self.plot.setMinimumHeight(scaled(LEAST_PLOT))
 
     def show_profile(self, event: StepsProfiled, peaks: Peaks) -> None:
-        self._event, self._peaks = event, peaks
+        self._event, self._peaks = event, raised(peaks, event.profiles)
         self.export.setEnabled(bool(event.trace))
         self.kind.blockSignals(True)
         self.kind.clear()
@@ -119,6 +119,6 @@ def _dot(each: Operation, one: StepsProfile, peaks: Peaks) -> RoofDot:
         f"{duration_text(each.seconds / one.num_steps)} per step, {percent_text(share)} of it",
         f"{bandwidth_text(each.bytes_per_s)}, {compute_text(each.operations_per_s)}",
         f"{figure(each.intensity, 3)} FLOP per byte: {bound}-bound",
-        f"{percent_text(roof_share(each, peaks))} of the roof",
+        f"Of the roof: {roof_text(each, peaks)}",
     )
     return RoofDot(each.intensity, each.operations_per_s, share, bound == "compute", lines)

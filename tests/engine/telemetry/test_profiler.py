@@ -19,7 +19,7 @@ from engine.kernels.cpu.check import library
 from engine.models.layers import attention, norm, packing
 from engine.snapshot.profile import DECODE, PREFILL, Operation, StepsProfile
 from engine.telemetry import profiler as profiling
-from engine.telemetry.profile import as_dict, bound_text, least_s
+from engine.telemetry.profile import as_dict, bound_text, least_s, raised, roof_text
 from engine.telemetry.profiler import StepProfiler
 from tests.engine import tiny_models
 
@@ -226,6 +226,19 @@ def test_the_bound_follows_from_the_peaks() -> None:
     assert (few.bytes_per_s, few.operations_per_s, few.intensity) == (0.5e9, 4.95e9, 9.9)
     assert least_s(few, PEAKS) == pytest.approx(0.1)
     assert least_s(many, PEAKS) == pytest.approx(0.101)
+
+
+def test_no_operation_is_above_its_roof() -> None:
+    """The measured peak of compute is raised; above that of memory is the cache."""
+    fast = Operation("x", "", 1, 1.0, 1e9, 3 * PEAKS.flops_per_s)
+    one = StepsProfile("decode", 1, 1, 1.0, (fast,))
+    peaks = raised(PEAKS, [one])
+    assert (peaks.flops_per_s, peaks.read_bytes_per_s) == (
+        3 * PEAKS.flops_per_s, PEAKS.read_bytes_per_s
+    )  # fmt: skip
+    assert roof_text(fast, peaks) == "100 %" and raised(PEAKS, []) == PEAKS
+    cached = Operation("x", "", 1, 1.0, 1.2 * PEAKS.read_bytes_per_s, 0)
+    assert "%" not in roof_text(cached, PEAKS)
 
 
 @pytest.mark.skipif(library() is None, reason="no compiled kernels")
