@@ -37,7 +37,7 @@ class FigureModel(RowTable[FigureRow[T]]):
         columns = zip(*(row.texts for row in rows), strict=True)
         self._figures = frozenset(
             place for place, texts in enumerate(columns)
-            if all(map(_is_figure, filter(None, texts)))
+            if any(texts) and all(map(_is_figure, filter(None, texts)))
         )  # fmt: skip
         self.set_rows(list(rows))
 

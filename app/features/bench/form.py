@@ -166,10 +166,11 @@ class BenchForm(FittedFrame):
         (first, some), (second, others) = self.axes
         repeat = hbox(label("Repetitions", "muted"), self.rounds, STRETCH)
         sweep = self._panel(
-            (hbox(label("Sweep", "muted"), first, (some, 1), label("×", "muted"), second,
-                  (others, 1)), repeat),
+            (hbox(label("Sweep", "muted"), (first, 1), (some, 1), label("×", "muted"),
+                  (second, 1), (others, 1)), repeat),
         )  # fmt: skip
-        pairs = [hbox(row.box, (row.line, 1)) for row in self.varied]
+        self._rows[-1][0].setStretch(0, 3)  # names and values before the number of repetitions
+        pairs = [hbox((row.box, 1), (row.line, 1)) for row in self.varied]
         vary = hbox(label("Vary", "muted"), (pairs[0], 1))
         tune = self._panel((vary, pairs[1]), (pairs[2], pairs[3], self.tune.row))
         ladder = self._panel((self.ladder.row, self.ladder.cost_row))

@@ -139,7 +139,9 @@ class LadderFields:
             label("Drafts", "muted"), self.drafts, STRETCH,
         )  # fmt: skip
         self.warning = wrapped("warning")
-        self.cost_row = hbox(label("Price per hour", "muted"), self.price, (self.warning, 1))
+        self.cost_row = hbox(
+            label("Price per hour", "muted"), self.price, (self.warning, 9), STRETCH
+        )
         self.warn("")
 
     def warn(self, text: str) -> None:
