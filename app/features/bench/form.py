@@ -150,9 +150,7 @@ class BenchForm(FittedFrame):
         for percent in PERCENTILES:
             self.percentile.addItem(f"p{percent}", percent)
         self.percentile.setCurrentIndex(len(PERCENTILES) - 1)
-        self.percentile.currentIndexChanged.connect(
-            lambda _: self.goals_changed.emit(self.goals)
-        )
+        self.percentile.currentIndexChanged.connect(lambda _: self.goals_changed.emit(self.goals))
 
     def _arrange(self) -> None:
         self._arrivals = QWidget()
@@ -203,8 +201,10 @@ class BenchForm(FittedFrame):
         room, directions = self.contentsRect().width() - 2 * SPACE_3, QBoxLayout.Direction
         for row, parts in self._rows:
             least = sum(part.minimumSize().width() for part in parts) + SPACE_4 * (len(parts) - 1)
-            row.setDirection(directions.LeftToRight if least <= room else directions.TopToBottom)
-            row.setSpacing(SPACE_4 if least <= room else SPACE_2)
+            direction = directions.LeftToRight if least <= room else directions.TopToBottom
+            if row.direction() != direction:  # a spacing that is set asks for a layout: no end
+                row.setDirection(direction)
+                row.setSpacing(SPACE_4 if least <= room else SPACE_2)
 
     # Choices ------------------------------------------------------------------------------------
 

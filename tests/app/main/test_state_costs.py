@@ -23,6 +23,7 @@ from widgets.requests.panel import RequestTable
 __all__ = ["application", "script"]  # fixtures
 
 OPENS = "/models/tiny"
+STILL_MS = 50
 STILL = (PartsBar, WhatIfTable, SettingList, RequestTable)
 """Panels that change with what is told alone, not with the time."""
 
@@ -91,5 +92,32 @@ def test_one_that_says_something_new_is_painted(
     try:
         application.bridge.take_snapshot(dataclasses.replace(shown, memory=memory))
         qtbot.waitUntil(lambda: watch.counts["PartsBar"] > 0)
+    finally:
+        qapp.removeEventFilter(watch)
+
+
+def test_no_page_asks_for_a_layout_while_nothing_changes(
+    qtbot: QtBot, qapp: QApplication, application: Application
+) -> None:
+    """A page that sets a margin or a spacing whenever it is laid out is laid out without end."""
+    requests: list[QObject] = []
+
+    class Requests(QObject):
+        def eventFilter(self, watched: QObject, event: QEvent) -> bool:
+            if event.type() == QEvent.Type.LayoutRequest:
+                requests.append(watched)
+            return False
+
+    def is_still() -> bool:
+        requests.clear()
+        qtbot.wait(STILL_MS)
+        return not requests
+
+    watch = Requests()
+    qapp.installEventFilter(watch)
+    try:
+        for index in range(len(application.window.pages)):
+            application.window.show_page(index)
+            qtbot.waitUntil(is_still)
     finally:
         qapp.removeEventFilter(watch)
