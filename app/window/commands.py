@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from itertools import groupby
 
 from PySide6.QtGui import QAction, QActionGroup, QKeySequence
@@ -208,6 +208,7 @@ class CommandRegistry:
             )
 
 
+@cache
 def native(shortcut: str) -> str:
     """A shortcut in the platform's notation."""
     return QKeySequence(shortcut).toString(QKeySequence.SequenceFormat.NativeText)

@@ -54,6 +54,7 @@ def set_text_scale(scale: float) -> None:
     global _text_scale
     _text_scale = scale
     point_size.cache_clear()
+    _ui_font.cache_clear()
 
 
 def has_tabular_digits(font: QFont) -> bool:
@@ -65,6 +66,11 @@ def has_tabular_digits(font: QFont) -> bool:
 
 def ui_font(role: SizeRole = "body", weight: QFont.Weight = QFont.Weight.Normal) -> QFont:
     """The font of labels and controls."""
+    return QFont(_ui_font(role, weight))  # a caller may change its own
+
+
+@cache
+def _ui_font(role: SizeRole, weight: QFont.Weight) -> QFont:
     font = QFontDatabase.systemFont(QFontDatabase.SystemFont.GeneralFont)
     if "Inter" in _families():
         font.setFamilies(["Inter", font.family()])

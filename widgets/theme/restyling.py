@@ -272,9 +272,14 @@ class Restyling(QObject):
     def _watch(self) -> None:
         """Watch for hidden branches that become visible."""
         self._stop_watching()
-        for widget in _all_widgets():
-            above = widget.parentWidget()
-            if widget.isHidden() and (above is None or _is_in_view(above)):
+        seen: list[QObject] = list(QApplication.topLevelWidgets())
+        while seen:
+            widget = seen.pop()
+            if not isinstance(widget, QWidget):
+                continue
+            if widget.isVisible():
+                seen += widget.children()
+            elif widget.isHidden():
                 widget.installEventFilter(self)
                 self._watched.add(widget)
 
