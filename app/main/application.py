@@ -302,8 +302,8 @@ class Application(QObject):
 
         self.lessons = Lessons(
             bridge, self.pages.tune, panel, settings, window, show_tune, session.remember_settings,
-            self.pages.runs.jobs,
-        )
+            self.pages.runs.jobs, self.work,
+        )  # fmt: skip
         self.pages.bench.wants_front.connect(lambda: window.show_widget(self.pages.bench))
         self.pages.chat_page.empty.add_offer(self.lessons.offer)
         self.pages.models_place.welcome.lessons.connect(self.lessons.start_first)

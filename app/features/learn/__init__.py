@@ -5,5 +5,6 @@ what changed.
     course       the state machine: baseline, move, measure, evaluate, result. No Qt
     quality      the evaluation of the lesson on precision, in a sentence. No Qt
     callout      the box beside the setting that a lesson points at
-    controller   runs a lesson on the window's load and settings; commands, the offer
+    cards        the offer; the callout on the Tune page, a row above other pages
+    controller   runs a lesson on the window's load and settings; commands
 """

@@ -8,9 +8,10 @@ from functools import partial
 from typing import Any
 
 from PySide6.QtCore import QObject, QTimer
-from PySide6.QtWidgets import QFrame, QWidget
+from PySide6.QtWidgets import QWidget
 
 from app.features.learn.callout import DONE, Callout
+from app.features.learn.cards import LessonOffer, LessonPlace, Words
 from app.features.learn.course import Course, Do, Stage
 from app.features.learn.lessons import LESSONS, Lesson, Step
 from app.features.learn.quality import plan_of, quality_text
@@ -21,36 +22,15 @@ from app.features.tune.engine_settings import EngineSettingsPanel
 from app.features.tune.page import TunePage
 from app.link.bridge import EngineBridge, EngineState
 from app.window.commands import Command
+from app.window.progress import WorkArea
 from app.window.settings_store import SettingsStore
+from engine import messages
 from engine.units import bytes_text
-from widgets.controls.layouts import button, dressed, hbox, label, vbox, wrapped
 from widgets.controls.text import with_keys
-from widgets.theme.theme import SPACE_1, SPACE_2, SPACE_3
 
 LOOK_MS = 500
 OFFERED = "lessons-offered"
 """Flag of the settings store: the offer was answered."""
-
-
-class LessonOffer(QFrame):
-    """The card that offers the lessons, until the user answers it."""
-
-    def __init__(self, start: Callable[[], object], dismiss: Callable[[], object]) -> None:
-        super().__init__()
-        dressed(self, "Lessons", panel=True)
-        words = vbox(
-            label("Three short lessons", "title"),
-            wrapped(
-                "small",
-                "Change one setting under load and see its effect: 1 to 2 minutes each. "
-                "Also in Help\u00a0>\u00a0Lessons.",
-            ),
-            spacing=SPACE_1,
-        )
-        self.start = button("Start", start, kind="primary")
-        self.dismiss = button("Hide", dismiss, "Hide this card for good", "flat")
-        margins = SPACE_3, SPACE_2, SPACE_2, SPACE_2
-        hbox((words, 1), self.dismiss, self.start, of=self, margins=margins)
 
 
 class Lessons(QObject):
@@ -64,9 +44,10 @@ class Lessons(QObject):
         show_tune: Callable[[], object],
         remember: Callable[[dict[str, Any]], object],
         jobs: Jobs,
+        area: WorkArea,
     ) -> None:
         """`show_tune`: brings the Tune page and the settings to the front. `remember`: stores the
-        model's settings for the next start. `jobs`: evaluate."""
+        model's settings for the next start. `jobs`: evaluate. `area`: above every page."""
         super().__init__(window)
         self._bridge, self._tune, self._panel = bridge, tune, panel
         self._settings, self._show_tune, self._remember = settings, show_tune, remember
@@ -75,16 +56,20 @@ class Lessons(QObject):
         self.course = Course()
         clear = tune.load_bar, tune.result, tune.charts
         self.callout = Callout(window, self.go_on, self.leave, clear)
+        self._place = LessonPlace(self.callout, tune, area, self.go_back, self.leave)
         self.offer = LessonOffer(self.start_first, self.dismiss_offer)
         if settings.flag(OFFERED, False):
             self.offer.hide()
         self._refused: Lesson | None = None  # starts when settings can be changed
+        self._load_waits = False  # for the step's setup
         self._chosen_before: dict[str, Any] = {}
         self._sizes_before = (0, 0)
         self._applied_at = 0.0
         self._look = QTimer(self, interval=LOOK_MS)
         self._look.timeout.connect(self._on_look)
         panel.commands.changed.connect(self._on_changed)
+        panel.commands.refreshed.connect(self._start_load)
+        bridge.reconfigure_failed.connect(self._on_refused)
         panel.actions_changed.connect(self._on_choice)
         bridge.state_changed.connect(self._on_state)
         jobs.ended.connect(self._on_evaluated)
@@ -94,7 +79,6 @@ class Lessons(QObject):
             Command(
                 f"learn.{lesson.key}", f"Lesson {number}: {lesson.title}",
                 partial(self.start, lesson), "Help", section="help", submenu="Lessons",
-                is_enabled=lambda: self._bridge.is_ready,
                 why_not=lambda: self._bridge.look_only or self._panel.commands.unreported,
             )
             for number, lesson in enumerate(LESSONS, 1)
@@ -119,7 +103,7 @@ class Lessons(QObject):
             self._refused = lesson
             self.callout.point_at(None)
             self._do(self.course.leave())
-            self.callout.say("Lessons", lesson.title, reason)
+            self._place.say(Words("Lessons", lesson.title, reason))
             return
         self._refused = None
         self._do(self.course.start(lesson, self._step_of(lesson)))
@@ -152,8 +136,15 @@ class Lessons(QObject):
         self._refused = None
         self._do(self.course.leave())
         self._look.stop()
-        self.callout.hide()
-        self._tune.setFocus()
+        self._place.clear()
+        if self._place.is_here:
+            self._tune.setFocus()
+
+    def go_back(self) -> None:
+        """To the lesson, from another page."""
+        self._show_tune()
+        if self.course.is_on:
+            self._point()
 
     def close(self) -> None:
         """The window closes: the next start has the user's settings, not the lesson's."""
@@ -176,8 +167,10 @@ class Lessons(QObject):
                     self._tune.result.begin_lesson()
                     commands.restore({**self._chosen_before, **self._setup})
                 case Do.START_LOAD:
-                    load.start(self.course.lesson.plan)
+                    self._load_waits = True
+                    self._start_load()
                 case Do.STOP_LOAD:
+                    self._load_waits = False
                     load.stop()
                 case Do.EVALUATE:
                     self._evaluate()
@@ -186,6 +179,12 @@ class Lessons(QObject):
                 case Do.PUT_BACK:
                     self._tune.result.end_lesson(self._chosen_before)
                     commands.restore(self._chosen_before)
+
+    def _start_load(self) -> None:
+        """Once the setup took effect: a request from before is no sample of it."""
+        if self._load_waits and not self._panel.model.sent:
+            self._load_waits = False
+            self._tune.load.start(self.course.lesson.plan)
 
     @property
     def _setup(self) -> dict[str, Any]:
@@ -215,7 +214,7 @@ class Lessons(QObject):
     def _on_look(self) -> None:
         course, load = self.course, self._tune.load
         before = course.stage
-        if course.needs_load and not load.is_on:
+        if course.needs_load and not load.is_on and not self._load_waits:
             problem = load.problem
             why = f"{problem.cause} {problem.remedy}" if problem else "The load was stopped."
             self._do(course.fail(why))
@@ -261,6 +260,11 @@ class Lessons(QObject):
             self._show()
         if course.stage is Stage.MEASURING:
             self._applied_at = time.monotonic()
+
+    def _on_refused(self, event: messages.ReconfigureFailed) -> None:
+        if self.course.stage is Stage.BASELINE:  # the setup
+            self._do(self.course.fail(f"{event.error.cause} {event.error.remedy}".rstrip()))
+            self._show()
 
     def _on_evaluated(self, run: Run, outcome: Outcome) -> None:
         if run is self._evaluation:
@@ -311,8 +315,8 @@ class Lessons(QObject):
             case _:
                 text, next_text = course.result, DONE
         head = f"Lesson {course.number} of {len(LESSONS)}"
-        self.callout.say(head, lesson.title, text, why, next_text)
-        if is_new:
+        self._place.say(Words(head, lesson.title, text, why, next_text))
+        if is_new and self._place.is_here:
             self._point()
 
     def _point(self) -> None:

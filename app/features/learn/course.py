@@ -149,7 +149,9 @@ class Course:
         """Observations of the lesson's metric with the fewest; shows them."""
         key = min(self.lesson.wanted, key=lambda key: counts.get(key, 0))
         count = counts.get(key, 0)
-        unit = "requests" if key == "ttft" else "seconds"
+        # one that waits through the change ends after it, and is a sample of neither side
+        requests = "new requests" if self.stage is Stage.MEASURING else "requests"
+        unit = requests if key == "ttft" else "seconds"
         self.progress = f"{min(count, LEAST)} of {LEAST} {unit}"
         return count
 

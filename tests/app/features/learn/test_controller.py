@@ -19,9 +19,10 @@ from app.features.quantize.evaluation import EvaluationPlan
 from app.features.quantize.work import Progress
 from app.features.tune.result_bar import HINT as RESULT_HINT
 from app.main.application import Application
-from engine.errors import InferdeckError
+from engine.errors import ErrorInfo, InferdeckError
 from engine.evaluate.report import EvaluationReport
 from engine.evaluate.task import EvaluationCancelled
+from engine.messages import ReconfigureFailed
 from tests.app.fakes import FakeEngineThread, Script
 from tests.app.features.learn.test_course import verdicts
 from tests.app.window_fixtures import next_run
@@ -341,18 +342,69 @@ def test_a_window_that_closes_in_a_lesson_remembers_the_settings_from_before(
     assert application.settings.recent[0].settings == {}
 
 
-def test_every_lesson_is_in_the_help_menu_and_needs_a_model(application: Application) -> None:
+def test_a_lesson_on_another_page_is_a_row_that_leads_back(
+    qtbot: QtBot, application: Application, lessons: Lessons
+) -> None:
+    begin(qtbot, application)
+    window, callout, work = application.window, lessons.callout, application.work
+    for page in ("Chat", "Runs"):
+        window.show_page_named(page)
+        assert not callout.isVisible() and not callout.ring.isVisible()
+        (row,) = work.works
+        assert callout.text == row.stage and lessons.course.is_on
+    window.show_page_named("Tune")
+    assert callout.isVisible() and not work.works
+    window.show_page_named("Chat")
+    lessons._on_look()
+    assert not callout.isVisible()
+    work.row("lesson").buttons[0].click()
+    row_of = application.engine_settings.rows[lessons.course.step.setting]
+    assert window.page.name == "Tune" and callout.isVisible() and not work.works
+    assert row_of.isAncestorOf(QApplication.focusWidget())
+    window.show_page_named("Models")
+    work.row("lesson").buttons[1].click()
+    assert not work.works and not lessons.course.is_on and window.page.name == "Models"
+    qtbot.waitUntil(lambda: application.bridge.config.max_num_seqs == 16)
+
+
+def test_the_load_starts_once_the_setup_took_effect(
+    qtbot: QtBot, application: Application, lessons: Lessons
+) -> None:
+    """Requests from before would be completed, and samples of no side."""
+    seen = list[tuple[int, bool]]()
+    load = application.pages.tune.load
+    load.changed.connect(lambda: seen.append((application.bridge.config.max_num_seqs, load.is_on)))
+    application.window.commands.run("learn.queue")
+    assert not load.is_on
+    lessons._on_look()  # a load that is still to start is no failure
+    assert lessons.course.stage is Stage.BASELINE
+    qtbot.waitUntil(lambda: load.is_on)
+    assert next(limit for limit, is_on in seen if is_on) == 8
+    lessons.leave()
+
+
+def test_a_refused_setup_ends_the_lesson_with_the_reason(
+    qtbot: QtBot, application: Application, lessons: Lessons
+) -> None:
+    application.window.commands.run("learn.queue")
+    error = ErrorInfo("Batch of 8 refused.", "Choose 4.")
+    refused = ReconfigureFailed(application.bridge.config, error)
+    application.bridge.reconfigure_failed.emit(refused)
+    assert lessons.course.stage is Stage.FAILED and not application.pages.tune.load.is_on
+    assert numbers(lessons.callout.text) == [8, 4]
+
+
+def test_every_lesson_is_in_the_help_menu(application: Application) -> None:
     commands = application.window.commands
     ids = [c.id for c in application.lessons.commands()]
     assert len(ids) == 3 and all(commands.action(one).isEnabled() for one in ids)
-    application.session.unload()
 
 
 def test_a_lesson_asked_for_during_a_load_starts_when_the_model_is_ready(
     qtbot: QtBot, application: Application, lessons: Lessons
 ) -> None:
     application.session.open("/models/other")
-    lessons.start_first()
+    application.window.commands.run("learn.queue")
     assert lessons.callout.isVisible() and not lessons.course.is_on
     assert "The lesson starts then." in lessons.callout.text
     qtbot.waitUntil(lambda: lessons.course.is_on, timeout=5000)
