@@ -152,11 +152,15 @@ class BlockMap(PaintedPlot):
         table, count = theme(), f"{row.num_blocks:,}"
         label = min(scaled(_LABEL_WIDTH), round(_MOST_LABEL * place.width()))
         area = QRectF(place).adjusted(label + SPACE_2, 0, -self._count_width - SPACE_2, 0)
+        is_low = place.height() < self.line_height  # the pointer names it: texts would overlap
+        area = QRectF(place) if is_low else area
         color = table.color(_COLORS[row.use]) if row.use in _COLORS else self._color_of(row)
         length = min(1.0, row.num_blocks / longest) * area.width()
         margin = _BAR_MARGIN if area.height() > 3 * _BAR_MARGIN else 0
         bar = QRectF(area.left(), area.top() + margin, length, area.height() - 2 * margin)
         painter.fillRect(bar, color)
+        if is_low:
+            return
         painter.setPen(table.color("text"))
         self.pen.right(
             painter, QRectF(place.left(), place.top(), label, place.height()),

@@ -57,10 +57,11 @@ class ChangeHistory:
         is_quiet: bool = False,
         is_lesson: bool = False,
     ) -> None:
-        """The choices are `state` from `at` on."""
+        """The choices are `state` from `at` on. The steps of a lesson are one change, however long
+        it stayed at a value in between: it is measured from the lesson's baseline."""
         last, since = self.entries[-1], at
         may_merge = not is_quiet and last is self.latest and last.is_lesson == is_lesson
-        if may_merge and at - last.at < PASSED_S:
+        if may_merge and (is_lesson or at - last.at < PASSED_S):
             before = self.entries[-2].state
             if differences(before, last.state).keys() == differences(last.state, state).keys():
                 self.entries.pop()

@@ -64,3 +64,13 @@ def test_a_change_that_is_taken_back_at_once_is_none() -> None:
 def test_other_settings_and_later_steps_are_changes_of_their_own() -> None:
     assert len(history({SEQS: 15}, {SEQS: 15, TOKENS: 64}, every=1.0).entries) == 3
     assert len(history({SEQS: 15}, {SEQS: 14}).entries) == 3
+
+
+def test_the_steps_of_a_lesson_are_one_change_however_long_they_take() -> None:
+    made = history()
+    for at, (limit, is_quiet) in enumerate([(8, True), (1, False), (2, False), (8, True)]):
+        state = {"max_num_seqs": limit}
+        made.add(100.0 * at, "", f"to {limit}", state, is_quiet=is_quiet, is_lesson=True)
+    setup, change, back = made.entries[1:]
+    assert (setup.is_quiet, back.is_quiet) == (True, True)
+    assert numbers(change.text) == [8, 2] and (change.since, change.at) == (100.0, 200.0)
