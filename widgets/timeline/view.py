@@ -233,6 +233,8 @@ class TimelineView(PaintedPlot):
         painter.setPen(theme().color("text"))
         for row, number in enumerate(scene.numbers):
             place = QRectF(0, row * scene.row_height, width, scene.row_height)
+            if place.bottom() > self.height() - BARS_HEIGHT:
+                break  # no room for one row: it would lie over the text below
             name = self.name(self.history.request_id(number))
             pen.right(painter, place, pen.elided(name, width))
 

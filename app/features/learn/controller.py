@@ -54,7 +54,7 @@ class Lessons(QObject):
         self._jobs = jobs
         self._evaluation: Run | None = None
         self.course = Course()
-        clear = tune.load_bar, tune.result, tune.charts
+        clear = tune.load_bar, tune.result, tune.charts, panel.pending
         self.callout = Callout(window, self.go_on, self.leave, clear)
         self._place = LessonPlace(self.callout, tune, area, self.go_back, self.leave)
         self.offer = LessonOffer(self.start_first, self.dismiss_offer)
