@@ -61,7 +61,7 @@ def state_text(request_id: str, now: EngineNow) -> str:
     applying, snapshot = now.applying, now.snapshot
     if applying is not None and request_id not in applying.tokens:
         applying = None
-    if applying is not None and applying.answer is None:
+    if applying is not None and _is_before(applying, snapshot):
         return _paused(request_id, now, applying)
     if snapshot is None:
         return ""
@@ -78,6 +78,13 @@ def state_text(request_id: str, now: EngineNow) -> str:
         case RequestState.WAITING:
             return _waiting(request, snapshot, now)
     return ""
+
+
+def _is_before(applying: Applying, snapshot: EngineSnapshot | None) -> bool:
+    """Whether the change is under way, or done later than the snapshot: one from before shows its
+    requests as they ran then."""
+    answer = applying.answer
+    return answer is None or (snapshot is not None and snapshot.config != answer.config)
 
 
 def _paused(request_id: str, now: EngineNow, applying: Applying) -> str:

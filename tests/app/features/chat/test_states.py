@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from app.features.chat.states import MEASURED_TOKENS, EngineNow, PrefillRate, state_text
 from app.link.change_watch import Applying
-from engine.config import Change, EngineConfig
+from engine.config import Change
 from engine.messages import Reconfigured
 from engine.snapshot import (
     BlockSnapshot,
@@ -102,7 +102,11 @@ def test_a_pause_says_what_is_recomputed_and_an_estimate_only_if_measured() -> N
     assert "rebuilding the cache" in unmeasured and numbers(unmeasured) == [573]
     measured = text(now(own), applying=applying, prefill_rate=50.0)
     assert numbers(measured) == [573, 12]
-    rebuilt = applying._replace(answer=Reconfigured(EngineConfig(), Change.CACHE_REBUILD, 0.7))
+    new = now(own).config
+    rebuilt = applying._replace(answer=Reconfigured(new, Change.CACHE_REBUILD, 0.7))
+    before = replace(now(own), config=new.replace(block_size=32))  # the snapshot is late
+    assert "cache rebuilt" in text(before, applying=rebuilt)
+    assert numbers(text(before, applying=rebuilt)) == [573]
     waiting = replace(own, state=RequestState.PREEMPTED, num_computed_tokens=0)
     assert numbers(text(now(waiting), applying=rebuilt)) == [573]
     assert numbers(text(now(replace(waiting, state=RequestState.RUNNING)), applying=rebuilt)) == [
