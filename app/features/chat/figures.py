@@ -79,15 +79,14 @@ class Figures:
     ) -> Figures:
         """From the last event of a reply of `num_tokens` tokens."""
         times = event.times or RequestTimes(arrival=event.time)
-        ttft, queue = times.ttft_s, times.queue_s
         return cls(
             num_tokens=num_tokens,
             num_prompt_tokens=event.num_prompt_tokens,
             num_cached_tokens=event.num_cached_tokens,
             model=model,
             finish_reason=event.finish_reason.value if event.finish_reason else "",
-            ttft_ms=None if ttft is None else ttft * 1e3,
-            queue_ms=None if queue is None else queue * 1e3,
+            ttft_ms=_ms(times.ttft_s),
+            queue_ms=_ms(times.queue_s),
             num_given_tokens=num_given_tokens,
             **_itl(times.itl_s),
         )
@@ -127,7 +126,14 @@ def joined(earlier: Earlier, after: Figures, times: RequestTimes) -> Figures:
         )
     if earlier.times is None:
         return whole
-    return replace(whole, **_itl(times.itl_s))
+    # as its latency chart shows it: of the second part where the first has no token
+    return replace(
+        whole, ttft_ms=_ms(times.ttft_s), queue_ms=_ms(times.queue_s), **_itl(times.itl_s)
+    )
+
+
+def _ms(seconds: float | None) -> float | None:
+    return None if seconds is None else seconds * 1e3
 
 
 def _percentile(ordered: list[float], fraction: float) -> float:

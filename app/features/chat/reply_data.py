@@ -222,6 +222,8 @@ def continued(before: RequestTimes, after: RequestTimes, num_computed: int) -> R
         reasons += [one._replace(place=one.place + offset) for one in after.reasons]
     finished = None if after.finished is None else after.finished + shift - before.arrival
     scheduled = before.first_scheduled
+    if not first and after.first_scheduled is not None:  # its first token is one of the second part
+        scheduled = after.first_scheduled + shift
     since = lambda moment: moment - before.arrival
     return ReplyTimes(
         0.0,

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from statistics import fmean
 
 import pytest
@@ -12,8 +13,8 @@ from pytestqt.qtbot import QtBot
 
 from app.clients.target import Continues
 from app.features.chat.conversation import Message, State
-from app.features.chat.figures import Figures, decode_text
-from app.features.chat.open_reply import Progress
+from app.features.chat.figures import Figures, decode_text, joined
+from app.features.chat.open_reply import Earlier, Progress
 from app.features.chat.reply_data import continued
 from app.features.compare.replies import Reply
 from app.main.application import Application
@@ -126,6 +127,21 @@ def test_the_wait_for_a_continuation_is_no_time_between_tokens(
     assert len(whole.itl_s) == len(expected)
     if expected:
         assert fmean(whole.itl_s) == pytest.approx(fmean(expected))
+
+
+@given(GAPS)
+def test_a_reply_that_was_cut_before_its_first_token_has_the_ttft_of_the_second_part(
+    gaps: list[tuple[float, int]],
+) -> None:
+    empty, second = RequestTimes(5.0, None, (), 6.0), times_of(gaps)
+    figures = Figures(0, 9, 0)
+    after = replace(figures, num_tokens=second.num_output_tokens)
+    whole = continued(empty, second, 9)
+    found = joined(Earlier(0, figures, empty, True), after, whole)
+    assert second.ttft_s is not None and found.ttft_ms is not None and whole.ttft_s is not None
+    assert found.ttft_ms == 1e3 * whole.ttft_s
+    assert found.ttft_ms == pytest.approx(1e3 * second.ttft_s)
+    assert found.queue_ms == pytest.approx(1e3 * (second.queue_s or 0.0))
 
 
 @given(GAPS)
