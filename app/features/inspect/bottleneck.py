@@ -44,6 +44,7 @@ NO_PEAKS = (
     "Peak memory bandwidth and compute are measured while the engine is idle. "
     "Stop running requests to measure them now."
 )
+MEASURING = "Measuring peak memory bandwidth and compute…"
 NOT_RECORDED = "Peak memory bandwidth and compute were not recorded."
 RECORDED = "Settings in a recording are read-only."
 PROFILED_STEPS = 16
@@ -255,8 +256,9 @@ class BottleneckPanel(QFrame):
         if self._is_live:
             self._asked = self._is_measuring = True
             self.measure.setEnabled(False)
-            self.peaks_line.setText("Measuring peak memory bandwidth and compute…")
+            self.peaks_line.setText(MEASURING)
             self.measure_wanted.emit()
+            self._show_breakdown()
 
     # Showing -----------------------------------------------------------------------------------
 
@@ -314,7 +316,8 @@ class BottleneckPanel(QFrame):
         if self._not_reported:
             return self._not_reported
         if self.model.has_steps:
-            return (self._why_not or NO_PEAKS) if self._is_live else NOT_RECORDED
+            waits = MEASURING if self._is_measuring else NO_PEAKS
+            return (self._why_not or waits) if self._is_live else NOT_RECORDED
         return EMPTY_TEXT
 
 

@@ -12,7 +12,7 @@ from PySide6.QtCore import Qt
 from PySide6.QtWidgets import QApplication, QPushButton
 from pytestqt.qtbot import QtBot
 
-from app.features.inspect.bottleneck import NO_MODEL, BottleneckPanel
+from app.features.inspect.bottleneck import MEASURING, NO_MODEL, NO_PEAKS, BottleneckPanel
 from app.features.inspect.step_breakdown import FASTER, MOST_ENTRIES, PARTS, Chosen, StepTracker
 from app.features.inspect.what_if_table import ENABLED, NO_GAIN, what_if
 from engine.config import SETTINGS
@@ -68,6 +68,15 @@ def test_peaks_are_asked_for_when_the_panel_is_seen_and_the_engine_rests(
     assert panel.measure.isEnabled() and is_faster in line.text()
     panel.close_model()
     assert panel._empty.text() == NO_MODEL
+
+
+def test_an_idle_engine_is_measured_and_not_asked_to_stop(panel: BottleneckPanel) -> None:
+    panel.open_model()
+    panel.show()
+    panel.update_snapshot(seen(1.0, step(1)))
+    assert panel._empty.text() == NO_PEAKS
+    panel.update_snapshot(seen(2.0, num_running=0))
+    assert panel._empty.text() == MEASURING
 
 
 def test_steps_in_another_precision_say_nothing_of_this_one(panel: BottleneckPanel) -> None:
