@@ -11,13 +11,16 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from statistics import median
 
+import numpy as np
 import pytest
 from PySide6.QtWidgets import QApplication
 from pytestqt.qtbot import QtBot
 
 from app.clients.attached import attach
 from app.clients.target import Target
+from app.features.learn.course import Stage
 from app.features.recording.window import ReplayWindow
+from app.features.tune.verdict import LEAST
 from app.main.application import Application
 from tests.app.shown_figures import (
     Client,
@@ -257,6 +260,21 @@ def test_in_a_recording(
     until(qtbot, lambda: not window.player.is_jumping)
     assert metrics_of(window).latency("ttft").num_samples <= len(client.samples["ttft"])
     window.close()
+
+
+@pytest.mark.slow
+def test_in_a_lesson(qtbot: QtBot, application: Application) -> None:
+    """Every request of its load counts for the baseline: none began before the setup."""
+    application.window.commands.run("learn.queue")
+    course, load = application.lessons.course, application.pages.tune.load
+    until(qtbot, lambda: course.stage is Stage.MOVE)
+    first_tokens = application.metrics.rings["ttft"].values
+    assert len(first_tokens) >= LEAST and not np.isnan(first_tokens).any()
+    qtbot.wait(SETTLE_MS)
+    assert load.counts.completed > 0 and load.counts.failed == 0
+    check_equal(application)
+    application.lessons.leave()
+    until(qtbot, lambda: application.bridge.config.max_num_seqs != 8)  # type: ignore[union-attr]
 
 
 def metrics_of(window: ReplayWindow) -> MetricStore:

@@ -1,6 +1,6 @@
 """The result of a change in words, with its confidence. No Qt.
 
-    Max running requests 16 → 3: TTFT p50 63 ms → 3.15 s (50× longer), ITL: not enough seconds yet
+    Max running requests 16 → 3: TTFT p50 63 ms → 3.15 s (50× longer), ITL: not enough seconds
 
 Batch means: each range is cut into `BATCHES` parts, long enough to depend little on each other
 although neighbouring seconds do. The spread of the parts' levels gives a confidence interval
@@ -164,7 +164,7 @@ class Verdict:
             case State.UNCERTAIN:
                 return f"{self.about}, not certain"
             case State.TOO_FEW:
-                return f"{name}: not enough {unit} yet ({self.after.count} of {LEAST})"
+                return f"{name}: not enough {unit} ({self.after.count} of {LEAST})"
             case State.NOTHING_BEFORE:
                 return f"{name}: {self.before.count} {unit} before the change, {LEAST} needed"
 
@@ -200,7 +200,7 @@ def headline(verdicts: Sequence[Verdict], seconds: float) -> tuple[list[Verdict]
         return [], f"{about}, not certain: {_measured(seconds)}"
     if State.TOO_FEW in states:
         few = ", ".join(v.progress for v in verdicts if v.state is State.TOO_FEW)
-        return [], f"not enough data yet ({few})"
+        return [], f"not enough data ({few})"
     if State.NO_CHANGE in states:
         return [], f"no clear change (under {percent_text(SAME)})"
     if any(verdict.before.count for verdict in verdicts):
