@@ -11,7 +11,7 @@ from functools import partial
 from typing import Literal
 
 from PySide6.QtCore import QEvent, QObject, Qt, QTimer, Signal
-from PySide6.QtGui import QGuiApplication, QResizeEvent, QShowEvent
+from PySide6.QtGui import QGuiApplication, QShowEvent
 from PySide6.QtWidgets import (
     QBoxLayout,
     QFrame,
@@ -99,9 +99,13 @@ class NoticeArea(QScrollArea):
             self._watched.installEventFilter(self)
         self._fit()
 
-    def resizeEvent(self, event: QResizeEvent) -> None:
-        super().resizeEvent(event)
-        self._fit()
+    def event(self, event: QEvent) -> bool:
+        """Not in `resizeEvent`: a scroll area that is resized there leaves its viewport as it was,
+        and the notices under its edge."""
+        done = super().event(event)
+        if event.type() == QEvent.Type.Resize:
+            self._fit()
+        return done
 
     def eventFilter(self, watched: QObject, event: QEvent) -> bool:
         laid_out = watched is self._inner and event.type() == QEvent.Type.LayoutRequest

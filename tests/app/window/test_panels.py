@@ -195,6 +195,23 @@ def test_the_buttons_of_a_notice_leave_room_for_its_text(qtbot: QtBot, width: in
     qtbot.waitUntil(lambda: area.frame("a").height() <= area.height())
 
 
+def test_a_notice_that_gets_wider_is_as_high_as_its_area(qtbot: QtBot) -> None:
+    window = QWidget()
+    qtbot.addWidget(window)
+    column, area = QVBoxLayout(window), NoticeArea()
+    column.addWidget(area)
+    column.addWidget(QLabel("the page"), 1)
+    window.resize(300, 900)
+    window.show()
+    area.show_notice(Notice("a", "It needs 27.3 GiB. " * 5))
+    frame = area.frame("a")
+    qtbot.waitUntil(lambda: 0 < frame.height() == area.height())
+    narrow = area.height()
+    window.resize(900, 900)
+    qtbot.waitUntil(lambda: area.height() < narrow)
+    qtbot.waitUntil(lambda: frame.height() == area.height(), timeout=1000)
+
+
 def test_notices_take_a_share_of_the_window_and_scroll_beyond_it(qtbot: QtBot) -> None:
     window = QWidget()
     qtbot.addWidget(window)
