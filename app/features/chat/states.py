@@ -74,7 +74,7 @@ def state_text(request_id: str, now: EngineNow) -> str:
         case RequestState.PREEMPTED:
             if applying is not None:
                 return _paused(request_id, now, applying)
-            return f"preempted: waiting for {_missing(snapshot, None)}"
+            return f"preempted: waiting for {_missing(snapshot, request)}"
         case RequestState.WAITING:
             return _waiting(request, snapshot, now)
     return ""
@@ -134,7 +134,7 @@ def _at_server(snapshot: EngineSnapshot) -> str:
     return f"waiting for the first token (server: {told.num_running:,} running{waiting})"
 
 
-def _missing(snapshot: EngineSnapshot, request: RequestSnapshot | None) -> str:
+def _missing(snapshot: EngineSnapshot, request: RequestSnapshot) -> str:
     """What the next request in line lacks."""
     running, config, blocks = _num_running(snapshot), snapshot.config, snapshot.blocks
     most = getattr(config, "max_num_seqs", None)
@@ -145,11 +145,20 @@ def _missing(snapshot: EngineSnapshot, request: RequestSnapshot | None) -> str:
     if getattr(config, "kv_allocation", "paged") != "paged":
         return f"KV blocks (contiguous allocation holds {percent_text(snapshot.kv_usage)})"
     free = blocks.num_free + blocks.num_cached
-    needed = ""
-    if request is not None and blocks.block_size:
-        count = math.ceil(request.num_prompt_tokens / blocks.block_size)
-        needed = f", {count:,} needed" if count > free else ""
-    return f"KV blocks ({free:,} of {blocks.num_blocks:,} free{needed})"
+    parts = [f"{free:,} of {blocks.num_blocks:,} free"]
+    if blocks.block_size:
+        tokens = request.num_prompt_tokens + request.num_output_tokens
+        count = math.ceil(tokens / blocks.block_size)
+        parts += [f"{count:,} needed"] if count > free else []
+    if ahead := _num_ahead(snapshot, request):  # they get blocks first
+        parts.append(f"{counted(ahead, 'request')} ahead")
+    return f"KV blocks ({', '.join(parts)})"
+
+
+def _num_ahead(snapshot: EngineSnapshot, request: RequestSnapshot) -> int:
+    """Requests that wait before this one: a snapshot has them in the order of the queue."""
+    waiting = [r for r in snapshot.requests if r.state is not RequestState.RUNNING]
+    return waiting.index(request)
 
 
 def _num_running(snapshot: EngineSnapshot) -> int:

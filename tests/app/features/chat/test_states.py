@@ -72,9 +72,19 @@ def test_what_a_waiting_request_lacks_is_said_in_numbers(
 ) -> None:
     for state in (RequestState.WAITING, RequestState.PREEMPTED):
         found = text(now(request(state), num_used=num_used, **settings))
-        count = len(told) if state is RequestState.WAITING else min(2, len(told))
-        assert numbers(found) == told[:count]
+        assert numbers(found) == told
         assert found.startswith("preempted" if state is RequestState.PREEMPTED else "waiting")
+
+
+def test_requests_ahead_are_counted_where_blocks_would_do() -> None:
+    own = request(RequestState.PREEMPTED, prompt=17, output=34)
+    found = now(own, num_used=1142, max_num_seqs=64)
+    assert numbers(text(found)) == [10, 1152]
+    first = replace(own, request_id="first", num_prompt_tokens=900)
+    running = tuple(r for r in found.requests if r.request_id != "me")
+    both = replace(found, requests=(*running, first, own))
+    assert numbers(text(both)) == [10, 1152, 1]
+    assert numbers(text(replace(both, requests=(*running, own, first)))) == [10, 1152]
 
 
 def test_a_static_batch_that_is_closed_is_the_reason() -> None:
