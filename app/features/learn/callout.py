@@ -27,6 +27,8 @@ from widgets.theme.theme import RADIUS, SPACE_1, SPACE_2, SPACE_3, SPACE_4, them
 
 ARROW = 12
 WIDTH = 320
+MOST_WIDTH = 0.45
+"""Of the window's: large text would have it cover the charts beside the settings."""
 RIM = SPACE_1 + ARROW
 """From the control to the callout's edge where both boxes have an edge in common: its ring, and the
 room for an arrow."""
@@ -131,7 +133,7 @@ class Callout(QFrame):
         window = self.parentWidget()
         if window is None or self.isHidden():
             return
-        self.setFixedWidth(min(scaled(WIDTH) + 2 * ARROW, window.width() - 2 * SPACE_4))
+        self.setFixedWidth(min(scaled(WIDTH) + 2 * ARROW, round(MOST_WIDTH * window.width())))
         height = max(self.heightForWidth(self.width()), self.minimumSizeHint().height())
         self.setFixedHeight(height)
         target, before = self._target, (self.geometry(), self._tip)
@@ -227,8 +229,9 @@ def _seen(widget: QWidget, window: QWidget) -> QRect:
 
 def beside(size: QSize, target: QRect, clear: Sequence[QRect], room: QRect) -> QPoint:
     """The corner of a box of `size` in `room` that covers least of `target`, then least of `clear`:
-    at its right, its left, below or above it with one edge in common, or in the corner of the room.
-    Of equals the first that the room does not move away from its place."""
+    at its right, its left, below or above it (or above one of `clear` around it) with one edge in
+    common, or in the corner of the room. Of equals the first that the room does not move away from
+    its place."""
     width, height = size.width(), size.height()
     sides = (target.right() + SPACE_2, target.left() - SPACE_2 - width)
     edges = (target.left() - RIM, target.right() + RIM - width)
@@ -236,6 +239,8 @@ def beside(size: QSize, target: QRect, clear: Sequence[QRect], room: QRect) -> Q
     corners = [(x, target.center().y() - height // 2) for x in sides]
     corners += [(x, target.bottom() + SPACE_2) for x in edges]
     corners += [(x, target.top() - SPACE_2 - height) for x in edges]
+    around = [one for one in clear if one.contains(target.center())]
+    corners += [(x, one.top() - SPACE_2 - height) for x in edges for one in around]
     corners += [(x, y) for x in sides for y in levels]
     corners.append((room.right() - width, room.bottom() - height))
 
