@@ -15,7 +15,7 @@ _LARGEST_GROUP = {4: 4096, 8: 256}
 """Inputs whose products with activations of 16 bits an int32 can sum."""
 
 _WIDEST = 65_536  # the same for 8 bits by 8
-_CHUNK_BYTES = 786_432  # of codes that a thread of integer.c holds, or two panels
+_CHUNK_BYTES = 786_432  # of codes that a thread holds, or two panels: integer_tiles.h
 _AT_ONCE = 4096  # outputs that are packed or made plain at a time
 
 

@@ -26,7 +26,7 @@ _heard = threading.local()
 LANES = 16
 """Outputs of a panel."""
 
-APART = 64  # integer.c
+APART = 64  # activations.h
 _BLOCK = 256  # rows: plain.c
 _TILE = 16  # rows: tiles.h
 _LINE = 64  # of a cache, where what tiles are loaded from begins
