@@ -202,8 +202,8 @@ def test_a_deleted_report_comes_back(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        ("{", "damaged"),
-        ("[]", "damaged"),
+        ("{", "line 1, column 2"),
+        ("[]", "JSON object"),
         ('{"version": 1}', "damaged"),
         ('{"version": 9}', "version 9"),
         ('{"version": 1, "name": "a", "notes": "", "report": {}}', "evaluation report"),
