@@ -277,9 +277,10 @@ class Replies:
                 raise
         finally:
             self._running.pop(reply.request_id, None)
-            if len(self._last) >= MOST_ENDED:
-                del self._last[next(iter(self._last))]
-            self._last[reply.server_id] = (reply.request_id, reply.times)
+            if reply.server_id:
+                if len(self._last) >= MOST_ENDED:
+                    del self._last[next(iter(self._last))]
+                self._last[reply.server_id] = (reply.request_id, reply.times)
             self._ended()
 
     def take_span(self, span: Span) -> None:

@@ -54,7 +54,7 @@ from widgets.controls.layouts import dressed, stack, vbox
 from widgets.theme.fonts import scaled
 from widgets.theme.theme import theme_notifier
 
-LOSS = "Closing stops it, keeps what is measured and restores the settings."
+LOSS = "Closing stops the run, keeps the results so far and restores the settings."
 NO_RUN = "No earlier run"
 RESULTS = 320
 """Least height of the results at the default text size."""

@@ -15,13 +15,13 @@
 
 typedef struct {
     int64_t inputs, group, groups; /* group: inputs that share a scale */
-    int64_t rows;                /* filled up to whole tiles */
-    int64_t stride;              /* between rows: not the inputs, see APART */
-    int64_t step;                /* 0, or of tiles [16 rows, step] in the order [row, input] */
-    int8_t *high, *low;          /* [rows, stride], or tiles; low: with two parts, where has_low */
-    float *scales;               /* [groups, rows] */
-    int32_t *sums;               /* [groups, rows]: of q */
-    uint8_t *has_low;            /* [groups, rows] */
+    int64_t rows;                  /* filled up to whole tiles */
+    int64_t stride;                /* between rows: not the inputs, see APART */
+    int64_t step;                  /* 0, or of tiles [16 rows, step] in the order [row, input] */
+    int8_t *high, *low;            /* [rows, stride], or tiles; low: with two parts, where has_low */
+    float *scales;                 /* [groups, rows] */
+    int32_t *sums;                 /* [groups, rows]: of q */
+    uint8_t *has_low;              /* [groups, rows] */
 } activations;
 
 #define STANDS_OUT 16 /* the largest, times the mean magnitude of its group */
@@ -89,5 +89,5 @@ static void round_group(const activations *to, int64_t row, int64_t g, const voi
 }
 
 static void round_row(const activations *to, int64_t row, const void *x, int type) {
-    for (int64_t g = 0; g < to->inputs / to->group; g++) round_group(to, row, g, x, type);
+    for (int64_t g = 0; g < to->groups; g++) round_group(to, row, g, x, type);
 }

@@ -25,7 +25,7 @@ class IntegerWeights(Weights):
     groups, 16].
 
     Grouped weights use activations in 8-bit integers per group, or in 16-bit ones where one stands
-    out of its group, which adds no error to that of bfloat16 or float16 (integer.c). Symmetric
+    out of its group, which adds no error to that of bfloat16 or float16 (activations.h). Symmetric
     per-channel int8 quantizes activations to 8 bits per row, as the GPU kernels do.
     """
 
