@@ -31,7 +31,7 @@ _BLOCK = 256  # rows: plain.c
 _TILE = 16  # rows: tiles.h
 _LINE = 64  # of a cache, where what tiles are loaded from begins
 _REGISTERS = 2  # of AMX, what tiles are made of: tiles.h
-_CHUNK_BYTES = 2**20  # of weights that a thread of tiled.c holds, or 32 outputs
+_CHUNK_BYTES = 786_432  # of weights that a thread of tiled.c holds, or 32 outputs
 
 
 class Packed(ctypes.Structure):

@@ -18,7 +18,8 @@
 #define DIRECT (AMX ? 128 : 0) /* rows, up to which weights are used where they lie: vectors would
                                    read each line of a wide one from the second cache, 16 times */
 #define WIDEST 512          /* outputs at a time, or as many as ... */
-#define CHUNK_BYTES (AMX ? 1048576 : 524288) /* ... stay in the second */
+#define CHUNK_BYTES (AMX ? 786432 : 524288) /* ... stay in the second, beside those to come */
+#define AHEAD 128           /* inputs that are brought near before they are arranged */
 
 typedef struct {
     int64_t outputs, inputs, rows;
@@ -42,6 +43,8 @@ static void as_left(const uint16_t *from, int64_t stride, int64_t inputs, int64_
 static void as_right(const uint16_t *x, int64_t inputs, int64_t rows, uint16_t *to) {
     for (int64_t k = 0; k < inputs; k += STEP, to += 16 * STEP) {
         bytes pairs[16];
+        for (int r = 0; r < rows; r++)
+            _mm_prefetch((const char *)(x + r * inputs + k + AHEAD), _MM_HINT_T0);
         for (int r = 0; r < 16; r++)
             pairs[r] = r < rows ? load_bytes((const uint8_t *)(x + r * inputs + k)) : no_ints();
         transpose(pairs);
@@ -70,41 +73,54 @@ INLINE void round_sums(const float *sums, const uint16_t *bias, int64_t here, ui
     }
 }
 
-/* Weights to fetch, of 32 outputs; NULL: none. */
+/* Cache lines of the rows of a matrix, to be brought to the second cache. */
 typedef struct {
-    const uint16_t *from;
-    int64_t stride;
-} next_weights;
+    const uint8_t *at;
+    int64_t left, row, here; /* lines: to bring, of a row, of this row that were brought */
+    int64_t skip;            /* bytes from the end of a row to the next one */
+    int64_t rate;            /* lines beside each product */
+} lines;
 
-INLINE void fetch(void *with, int64_t step, int n) {
-    const next_weights *next = with;
-    for (int r = 0; next->from && n == 0 && r < 32; r++)
-        _mm_prefetch((const char *)(next->from + r * next->stride + STEP * step), _MM_HINT_T1);
+INLINE void bring(lines *of) {
+    for (int64_t i = 0; i < of->rate && of->left > 0; i++, of->left--, of->at += 64) {
+        _mm_prefetch((const char *)of->at, _MM_HINT_T1);
+        if (++of->here == of->row) of->here = 0, of->at += of->skip;
+    }
+}
+
+/* What is used next: of the next chunk, weights where they lie; of this one, 32 rows. */
+typedef struct {
+    lines weights, rows;
+} coming;
+
+INLINE void bring_both(void *with, int64_t step, int n) {
+    coming *next = with;
+    bring(&next->weights);
+    bring(&next->rows);
 }
 
 /* 32 rows from `row` on by `count` outputs. near: weights as operands, or NULL: as torch holds them. */
 INLINE void block(const product *p, int64_t row, int64_t output, int64_t count,
-                  const uint16_t *near, const int is_codes) {
+                  const uint16_t *near, lines *weights, const int is_codes) {
     _Alignas(64) float sums[WIDEST / 32][1024];
     _Alignas(64) uint16_t out[32 * WIDEST];
     const int64_t pairs = (count + 31) / 32, rows = least(32, p->rows - row);
+    coming next = {*weights}; /* here, for the compiler to keep it in registers */
+    if (near && row + 32 < p->rows) /* without `near` rows are few, and stay in the second cache */
+        next.rows = (lines){(const uint8_t *)(p->x + (row + 32) * p->inputs), p->inputs, p->inputs,
+                             0, 0, (8 + pairs - 1) / pairs};
     for (int64_t k = 0; k < p->inputs; k += NEAR) {
         const int64_t inputs = least(NEAR, p->inputs - k), below = 32 * p->inputs;
         const operand x = {p->x + row * p->inputs + 16 * k, below, 64, 32 * STEP, 0};
         operand w = {near + 16 * k, below, 64, 32 * STEP, 1};
         const uint16_t *lying = p->weight + output * p->stride + k;
-        next_weights next = {NULL, p->stride};
         if (!near) w = (operand){lying, 32 * p->stride, 2 * p->stride, 2 * STEP, 1};
-        if (!near && row == 0) { /* which read them from memory; the other rows find them near */
-            if (k + inputs < p->inputs) next.from = lying + NEAR;
-            else if (output + 64 <= p->outputs) next.from = lying + 32 * p->stride - k;
-        }
         for (int64_t pair = 0; pair < pairs; pair++) {
             const int both = count - 32 * pair > 16;
             const tile_sums to = {sums[pair], 2048, 1024, 64};
 #define BY(L, R)                                                                              \
-    multiply_tiles(is_codes ? x : w, is_codes ? w : x, inputs / STEP, k == 0, to, fetch, &next, L,  \
-                   R, BFLOAT16S)
+    multiply_tiles(is_codes ? x : w, is_codes ? w : x, inputs / STEP, k == 0, to, bring_both, &next, \
+                   L, R, BFLOAT16S)
             if (both && rows > 16) BY(2, 2);
             else if (is_codes ? rows > 16 : both) BY(2, 1);
             else if (is_codes ? both : rows > 16) BY(1, 2);
@@ -113,6 +129,7 @@ INLINE void block(const product *p, int64_t row, int64_t output, int64_t count,
             w.at = (const uint8_t *)w.at + 2 * below;
         }
     }
+    *weights = next.weights;
     for (int64_t pair = 0; pair < pairs; pair++)
         round_sums(sums[pair], p->bias ? p->bias + output + 32 * pair : NULL, count - 32 * pair,
                    out + 32 * pair, is_codes);
@@ -120,8 +137,13 @@ INLINE void block(const product *p, int64_t row, int64_t output, int64_t count,
         memcpy(p->y + (row + r) * p->outputs + output, out + r * WIDEST, 2 * count);
 }
 
-/* All rows by `count` outputs. */
-static void chunk(const product *p, int64_t output, int64_t count, uint16_t *near) {
+/* All rows by `count` outputs. after: outputs of the next chunk. */
+static void chunk(const product *p, int64_t output, int64_t count, int64_t after, uint16_t *near) {
+    const int64_t line = p->inputs / STEP, blocks = (p->rows + 31) / 32;
+    lines next = {0};
+    if (!p->codes)
+        next = (lines){(const uint8_t *)(p->weight + (output + count) * p->stride), after * line, line,
+                       0, 2 * (p->stride - p->inputs), p->rows > 16 ? (8 + blocks - 1) / blocks : 16};
     for (int64_t n = 0; near && n < count; n += 16) {
         uint16_t *to = near + n * p->inputs;
         if (p->codes) numbers_as_operands(p->codes, (output + n) / 16, to);
@@ -130,12 +152,13 @@ static void chunk(const product *p, int64_t output, int64_t count, uint16_t *nea
                     least(16, p->outputs - output - n), to);
     }
     for (int64_t row = 0; row < p->rows; row += 32) {
-        if (p->codes) block(p, row, output, count, near, 1);
-        else block(p, row, output, count, near, 0);
+        if (p->codes) block(p, row, output, count, near, &next, 1);
+        else block(p, row, output, count, near, &next, 0);
     }
 }
 
 static void multiply(product *p, const uint16_t *x, uint16_t *scratch, int32_t threads) {
+    if (p->rows == 0) return;
     const int64_t panels = (p->outputs + 15) / 16, whole = (p->rows + 15) / 16 * 16;
     const int is_once = p->rows <= DIRECT && !p->codes && p->outputs % 16 == 0;
     const int64_t fitting = is_once ? 32 : CHUNK_BYTES / (2 * p->inputs) / 32 * 32;
@@ -157,8 +180,10 @@ static void multiply(product *p, const uint16_t *x, uint16_t *scratch, int32_t t
             const int64_t first = panels * share / threads * 16;
             const int64_t last = least(p->outputs, panels * (share + 1) / threads * 16);
             uint16_t *near = is_once ? NULL : scratch + (whole + share * widest) * p->inputs;
-            for (int64_t n = first; n < last; n += widest)
-                chunk(p, n, least(widest, last - n), near);
+            for (int64_t n = first, count; n < last; n += count) {
+                count = least(widest, last - n);
+                chunk(p, n, count, least(widest, last - n - count), near);
+            }
         }
         end_tiles(&before);
     }
