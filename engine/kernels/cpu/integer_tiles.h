@@ -23,6 +23,7 @@
 
 /* What 32 rows by the panels of a chunk come to. */
 typedef struct {
+    lines next; /* codes of 8 bits, of the next chunk */
     float totals[32][BETWEEN];
     int32_t upper[WIDEST / 2][32][2 * LANES]; /* of two panels */
     int32_t lower[WIDEST / 2][32][2 * LANES];
@@ -64,8 +65,16 @@ INLINE void scale_row(const scaling *of, int64_t r, const int S, const int bits,
     }
 }
 
-INLINE void scale_some(scaling *of, const int S, const int bits) {
+/* What is done beside products. */
+typedef struct {
+    scaling last;
+    lines next;
+} besides;
+
+INLINE void beside(besides *these, const int S, const int bits) {
+    scaling *of = &these->last;
     const int64_t end = least(of->row + of->at_once, of->end);
+    if (bits == 8) bring(&these->next);
     for (; of->row < end; of->row++) scale_row(of, of->row, S, bits, 0);
 }
 
@@ -74,10 +83,10 @@ INLINE void scale_all(scaling *of, const int S, const int bits) {
     for (; of->row < of->end; of->row++) scale_row(of, of->row, S, bits, 0);
 }
 
-INLINE void scale_14(void *of, int64_t step, int n) { scale_some(of, 1, 4); }
-INLINE void scale_24(void *of, int64_t step, int n) { scale_some(of, 2, 4); }
-INLINE void scale_18(void *of, int64_t step, int n) { scale_some(of, 1, 8); }
-INLINE void scale_28(void *of, int64_t step, int n) { scale_some(of, 2, 8); }
+INLINE void beside_14(void *of, int64_t step, int n) { beside(of, 1, 4); }
+INLINE void beside_24(void *of, int64_t step, int n) { beside(of, 2, 4); }
+INLINE void beside_18(void *of, int64_t step, int n) { beside(of, 1, 8); }
+INLINE void beside_28(void *of, int64_t step, int n) { beside(of, 2, 8); }
 
 /* Products of 16 * R rows of x by the codes of S panels, added to sums or, with `first`, in their
  * place. Codes of 4 bits are signed. */
@@ -85,7 +94,7 @@ INLINE void dot_tiles(const activations *x, const int8_t *from, const uint8_t *c
                       int first, void *sums, meanwhile also, void *with, const int R, const int S,
                       const int bits) {
     const operand left = {from, 16 * x->inputs, x->step, 16 * x->step, 0};
-    const operand right = {codes, x->inputs * LANES, 64, x->step * LANES, 1};
+    const operand right = {codes, x->inputs * LANES, 64, x->step * LANES, bits == 4};
     const tile_sums to = {sums, 16 * 128, 64, 128};
     multiply_tiles(left, right, x->step == 64 ? inputs / 64 : inputs / 32, first, to, also, with, R, S,
                    bits == 4 ? SIGNED_CODES : UNSIGNED_CODES);
@@ -97,7 +106,7 @@ INLINE void dot_groups(const packed *w, const activations *x, int64_t row, int64
                        int64_t here, int64_t k, int64_t end, int64_t g, const uint8_t *codes,
                        results *to, meanwhile also, const int R, const int S, const int bits,
                        const int parts) {
-    scaling last = {.row = 0, .end = 0};
+    besides these = {.next = to->next};
     float(*totals)[BETWEEN] = (float(*)[BETWEEN])(to->totals[0] + here * LANES);
     int first = k == g * w->group;
     for (int r = 0; k == 0 && r < 16 * R; r++)
@@ -106,27 +115,28 @@ INLINE void dot_groups(const packed *w, const activations *x, int64_t row, int64
         const int64_t until = least((g + 1) * w->group, end), place = code_place(x, row, k);
         const int64_t at = w->group > NEAR ? here / 2 : g % 2, group_at = g * x->rows + row;
         const int has_low = parts == 2 && any_low(x, row, g, R);
-        if (last.low) scale_all(&last, S, bits);
-        last.at_once = (16 * x->step - 1) / (S * (until - k)) + 1;
-        dot_tiles(x, x->high + place, codes + k * LANES, until - k, first, to->upper[at], also, &last, R,
+        if (these.last.low) scale_all(&these.last, S, bits);
+        these.last.at_once = (16 * x->step - 1) / (S * (until - k)) + 1;
+        dot_tiles(x, x->high + place, codes + k * LANES, until - k, first, to->upper[at], also, &these, R,
                   S, bits);
         if (has_low)
             dot_tiles(x, x->low + place, codes + k * LANES, until - k, first, to->lower[at], nothing,
                       NULL, R, S, bits);
-        scale_all(&last, S, bits);
+        scale_all(&these.last, S, bits);
         k = until;
-        if (k < (g + 1) * w->group) return;
-        last = (scaling){.upper = to->upper[at], .lower = to->lower[at], .totals = totals,
+        if (k < (g + 1) * w->group) break;
+        these.last = (scaling){.upper = to->upper[at], .lower = to->lower[at], .totals = totals,
                          .x_scales = x->scales + group_at, .x_sums = x->sums + group_at,
                          .low = has_low ? x->has_low + group_at : NULL, .end = 16 * R};
         UNROLLED(s, S) {
             const int64_t of = ((panel + s) * x->groups + g) * LANES;
-            last.scales[s] = load_numbers(w->scales, of, w->scale_type);
-            last.zeros[s] = w->zeros ? widened((const uint8_t *)w->zeros + of) : splat(128);
+            these.last.scales[s] = load_numbers(w->scales, of, w->scale_type);
+            these.last.zeros[s] = w->zeros ? widened((const uint8_t *)w->zeros + of) : splat(128);
         }
         g++;
     }
-    scale_all(&last, S, bits);
+    scale_all(&these.last, S, bits);
+    to->next = these.next;
 }
 
 /* 16 * R rows from `row` on by `count` panels, whose codes of 8 bits are `codes`. */
@@ -139,10 +149,10 @@ INLINE void block(const packed *w, const activations *x, int64_t row, int64_t pa
             const uint8_t *from = codes + n * w->inputs * LANES;
             if (count - n > 1)
                 dot_groups(w, x, row, panel + n, n, k, end, g, from, to,
-                           bits == 4 ? scale_24 : scale_28, R, 2, bits, parts);
+                           bits == 4 ? beside_24 : beside_28, R, 2, bits, parts);
             else
                 dot_groups(w, x, row, panel + n, n, k, end, g, from, to,
-                           bits == 4 ? scale_14 : scale_18, R, 1, bits, parts);
+                           bits == 4 ? beside_14 : beside_18, R, 1, bits, parts);
         }
     }
 }
@@ -166,9 +176,13 @@ static void widen_codes(const packed *w, int64_t panel, uint8_t *to) {
 
 /* All rows by `count` panels. */
 INLINE void chunk(const packed *w, const activations *x, int64_t rows, int64_t panel, int64_t count,
-                  uint8_t *near, void *y, int type, const int bits, const int parts) {
+                  int64_t after, uint8_t *near, void *y, int type, const int bits, const int parts) {
     const uint8_t *codes = bits == 4 ? near : w->codes + panel * w->inputs * LANES;
+    const int64_t blocks = (rows + 31) / 32, left = after * w->inputs * LANES / 64;
     results found;
+    if (bits == 8)
+        found.next = (lines){codes + count * w->inputs * LANES, left, left, 0, 0,
+                             rows > 16 ? (8 + blocks - 1) / blocks : 16};
     /* of 4 bits: widened once for all rows */
     for (int64_t n = 0; bits == 4 && n < count; n++)
         widen_codes(w, panel + n, near + n * w->inputs * LANES);
@@ -194,10 +208,10 @@ static void tiles_of(const packed *w, const activations *x, int64_t rows, int64_
     const int64_t fitting = rows > 32 ? CHUNK_BYTES / (w->inputs * LANES) / 2 * 2 : 2;
     const int64_t widest = most(2, least(WIDEST, fitting));
     for (int64_t panel = first; panel < last; panel += widest) {
-        const int64_t count = least(widest, last - panel);
-        if (w->bits == 4) chunk(w, x, rows, panel, count, near, y, type, 4, 2);
-        else if (w->parts == 2) chunk(w, x, rows, panel, count, near, y, type, 8, 2);
-        else chunk(w, x, rows, panel, count, near, y, type, 8, 1);
+        const int64_t count = least(widest, last - panel), after = least(widest, last - panel - count);
+        if (w->bits == 4) chunk(w, x, rows, panel, count, after, near, y, type, 4, 2);
+        else if (w->parts == 2) chunk(w, x, rows, panel, count, after, near, y, type, 8, 2);
+        else chunk(w, x, rows, panel, count, after, near, y, type, 8, 1);
     }
     end_tiles(&before);
 }

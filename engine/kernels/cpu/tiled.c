@@ -73,21 +73,6 @@ INLINE void round_sums(const float *sums, const uint16_t *bias, int64_t here, ui
     }
 }
 
-/* Cache lines of the rows of a matrix, to be brought to the second cache. */
-typedef struct {
-    const uint8_t *at;
-    int64_t left, row, here; /* lines: to bring, of a row, of this row that were brought */
-    int64_t skip;            /* bytes from the end of a row to the next one */
-    int64_t rate;            /* lines beside each product */
-} lines;
-
-INLINE void bring(lines *of) {
-    for (int64_t i = 0; i < of->rate && of->left > 0; i++, of->left--, of->at += 64) {
-        _mm_prefetch((const char *)of->at, _MM_HINT_T1);
-        if (++of->here == of->row) of->here = 0, of->at += of->skip;
-    }
-}
-
 /* What is used next: of the next chunk, weights where they lie; of this one, 32 rows. */
 typedef struct {
     lines weights, rows;
@@ -114,7 +99,7 @@ INLINE void block(const product *p, int64_t row, int64_t output, int64_t count,
         const operand x = {p->x + row * p->inputs + 16 * k, below, 64, 32 * STEP, 0};
         operand w = {near + 16 * k, below, 64, 32 * STEP, 1};
         const uint16_t *lying = p->weight + output * p->stride + k;
-        if (!near) w = (operand){lying, 32 * p->stride, 2 * p->stride, 2 * STEP, 1};
+        if (!near) w = (operand){lying, 32 * p->stride, 2 * p->stride, 2 * STEP, 0};
         for (int64_t pair = 0; pair < pairs; pair++) {
             const int both = count - 32 * pair > 16;
             const tile_sums to = {sums[pair], 2048, 1024, 64};

@@ -19,7 +19,8 @@ enum { NO_TILES, VECTORS, REGISTERS };
 extern int tiles_made_of; /* set when the library is loaded: the operating system may refuse AMX */
 
 /* One or two tiles of an operand, the second `below` the first, and those of the next inputs a `step`
- * further; bytes. passes: is read once, and takes no room in the first cache. */
+ * further; bytes. passes: was just written to the second cache, and takes no room in the first one. What
+ * comes from memory would not stay in the second one either. */
 typedef struct {
     const void *at;
     int64_t below, apart, step; /* apart: between rows */
@@ -37,6 +38,21 @@ enum { BFLOAT16S, SIGNED_CODES, UNSIGNED_CODES }; /* right operands; left ones a
 /* What is done beside the products: after the n-th one of a step of inputs. */
 typedef void meanwhile(void *with, int64_t step, int n);
 INLINE void nothing(void *with, int64_t step, int n) {}
+
+/* Cache lines of the rows of a matrix, to be brought to the second cache. */
+typedef struct {
+    const uint8_t *at;
+    int64_t left, row, here; /* lines: to bring, of a row, of this row that were brought */
+    int64_t skip;            /* bytes from the end of a row to the next one */
+    int64_t rate;            /* lines beside each product */
+} lines;
+
+INLINE void bring(lines *of) {
+    for (int64_t i = 0; i < of->rate && of->left > 0; i++, of->left--, of->at += 64) {
+        _mm_prefetch((const char *)of->at, _MM_HINT_T1);
+        if (++of->here == of->row) of->here = 0, of->at += of->skip;
+    }
+}
 
 #if AMX
 
