@@ -30,6 +30,7 @@ from engine.kernels.cpu.library_cache import (
     one_at_a_time,
     store,
 )
+from engine.units import duration_text
 
 FOLDER = Path(__file__).parent
 SOURCES = sorted(FOLDER.glob("*.c"))
@@ -187,7 +188,12 @@ def _run(command: list[str]) -> str:
             errors="replace",
             timeout=_TIMEOUT_S,
         )
-    except (OSError, subprocess.TimeoutExpired) as error:
+    except subprocess.TimeoutExpired as error:
+        raise UnavailableError(
+            f"{command[0]} did not finish in {duration_text(_TIMEOUT_S)}: "
+            "close other programs and restart Inferdeck"
+        ) from error
+    except OSError as error:
         raise UnavailableError(f"could not run {command[0]}: {error}") from error
     if done.returncode != 0:
         said = [line for line in done.stderr.splitlines() if "error" in line] or [done.stderr]

@@ -58,6 +58,16 @@ class TestBuild:
         assert list((tmp_path / "cache" / "native").iterdir()) == []
 
     @needs_compiler
+    def test_a_compiler_that_takes_too_long_is_stopped(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        self.compiler(tmp_path, monkeypatch, "exec sleep 60")
+        monkeypatch.setattr(build, "_TIMEOUT_S", 0.5)
+        assert native.library() is None
+        reason = native.problem()
+        assert str(tmp_path / "cc") in reason and ".c" not in reason and "500 ms" in reason
+
+    @needs_compiler
     def test_a_library_that_does_not_load_is_not_used(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
