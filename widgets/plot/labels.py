@@ -21,6 +21,8 @@ LEAST_PLOT = 0.75
 """Share of a chart's width that is left to the plot."""
 MARGIN = SPACE_2 + SPACE_1
 """Pixels around the values beside the plot."""
+_PAD = 2
+"""Pixels left and right of a text over curves."""
 
 
 class LabelPlace(Enum):
@@ -107,7 +109,7 @@ def draw_end_labels(painter: QPainter, view: PlotView) -> None:
     for label, rect in zip(view.end_labels, end_label_rects(view), strict=True):
         color = QColor(table.label_color(label.color))
         if is_inside:
-            _draw_with_halo(painter, view, rect, _inside_text(view, label), color)
+            _draw_over_curves(painter, view, rect, _inside_text(view, label), color)
             continue
         painter.setPen(color)
         pen.right(painter, rect, label.value)
@@ -115,7 +117,7 @@ def draw_end_labels(painter: QPainter, view: PlotView) -> None:
             pen.left(painter, rect, label.label)
         elif label.label not in view.legend_names:
             name = rect.translated(plot.right() - 2 - pen.width(label.label) - rect.left(), 0)
-            _draw_with_halo(painter, view, name, label.label, color)
+            _draw_over_curves(painter, view, name, label.label, color)
 
 
 def is_named(view: PlotView, label: EndLabel, rect: QRectF) -> bool:
@@ -130,15 +132,11 @@ def _inside_text(view: PlotView, label: EndLabel) -> str:
     return label.value if label.label in view.legend_names else f"{label.label} {label.value}"
 
 
-_HALO = 1.5
-"""Pixels."""
-
-
-def _draw_with_halo(
+def _draw_over_curves(
     painter: QPainter, view: PlotView, rect: QRectF, text: str, color: QColor
 ) -> None:
-    """Text that stays readable over curves."""
-    painter.setPen(theme().color("panel"))
-    view.label_pen.around(painter, rect, text, _HALO)
+    """On a plate: an outline around the letters would leave the curve as a line below them."""
+    plate = QRectF(rect.left(), rect.top(), view.label_pen.width(text), rect.height())
+    painter.fillRect(plate.adjusted(-_PAD, 0, _PAD, 0), theme().color("panel"))
     painter.setPen(color)
     view.label_pen.left(painter, rect, text)

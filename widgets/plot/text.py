@@ -47,16 +47,6 @@ class TextPen:
         shaped = self._shaped(text)
         self._draw(painter, rect.left(), rect.center().y(), shaped)
 
-    def around(self, painter: QPainter, rect: QRectF, text: str, distance: float) -> None:
-        """What `left` draws, moved by `distance` in each of eight directions."""
-        shaped = self._shaped(text)
-        left, top = rect.left(), rect.center().y() - shaped.height / 2
-        rows = [round(top + moved) for moved in (-distance, 0, distance)]
-        for moved in (-distance, 0, distance):
-            x = round(left + moved)
-            for y in rows if moved else rows[::2]:
-                painter.drawStaticText(x, y, shaped.text)
-
     def right(self, painter: QPainter, rect: QRectF, text: str) -> None:
         shaped = self._shaped(text)
         self._draw(painter, rect.right() - shaped.width, rect.center().y(), shaped)
