@@ -15,11 +15,13 @@ from collections.abc import Mapping, Sequence
 from enum import Enum, auto
 
 from app.features.learn.lessons import LESSONS, Lesson, Step
+from app.features.tune.comparison import REACH_S
 from app.features.tune.verdict import LEAST, State, Verdict
 from engine.units import number
 
-LONGEST_S = 60.0
-"""A measurement ends after this time, decided or not."""
+LONGEST_S = REACH_S - 2.0
+"""A measurement ends after this time, decided or not: before the range of the headline, which
+would miss the last samples that header and charts show."""
 
 
 class Stage(Enum):

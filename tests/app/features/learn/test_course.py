@@ -11,8 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.bench.workload import usable_token_ids
+from app.features.learn.controller import LOOK_MS
 from app.features.learn.course import LONGEST_S, Course, Do, Stage
 from app.features.learn.lessons import LESSONS
+from app.features.tune.comparison import REACH_S
 from app.features.tune.load_plan import why_not
 from app.features.tune.verdict import LEAST, WANTED, Observed, Verdict
 from engine.config import SETTINGS, EngineConfig
@@ -140,3 +142,7 @@ def test_a_lesson_sets_settings_that_exist_and_fits_the_demo_model(lesson: Any) 
     assert why_not(lesson.plan.workload, EngineConfig(max_model_len=2048), 2048) is None
     stream = lesson.plan.workload.stream("unique", usable_token_ids(99, ()), 0)
     assert len(next(stream).prompt_token_ids) >= lesson.input.low
+
+
+def test_a_measurement_ends_within_the_range_of_the_headline() -> None:
+    assert LONGEST_S + LOOK_MS / 1e3 < REACH_S
