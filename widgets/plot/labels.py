@@ -105,11 +105,11 @@ def end_label_rects(view: PlotView) -> list[QRectF]:
 def draw_end_labels(painter: QPainter, view: PlotView) -> None:
     table, plot, pen = theme(), view.plot_rect, view.label_pen.use(painter)
     is_inside = view.label_place is LabelPlace.INSIDE
-    painter.setRenderHint(QPainter.RenderHint.Antialiasing, True)
+    over_curves = list[tuple[QRectF, str, QColor]]()
     for label, rect in zip(view.end_labels, end_label_rects(view), strict=True):
         color = QColor(table.label_color(label.color))
         if is_inside:
-            _draw_over_curves(painter, view, rect, _inside_text(view, label), color)
+            over_curves.append((rect, _inside_text(view, label), color))
             continue
         painter.setPen(color)
         pen.right(painter, rect, label.value)
@@ -117,7 +117,12 @@ def draw_end_labels(painter: QPainter, view: PlotView) -> None:
             pen.left(painter, rect, label.label)
         elif label.label not in view.legend_names:
             name = rect.translated(plot.right() - 2 - pen.width(label.label) - rect.left(), 0)
-            _draw_over_curves(painter, view, name, label.label, color)
+            over_curves.append((name, label.label, color))
+    for rect, text, _ in over_curves:  # first: where labels are crowded, it would cover the next
+        painter.fillRect(_plate(view, rect, text), table.color("panel"))
+    for rect, text, color in over_curves:
+        painter.setPen(color)
+        pen.left(painter, rect, text)
 
 
 def is_named(view: PlotView, label: EndLabel, rect: QRectF) -> bool:
@@ -132,11 +137,8 @@ def _inside_text(view: PlotView, label: EndLabel) -> str:
     return label.value if label.label in view.legend_names else f"{label.label} {label.value}"
 
 
-def _draw_over_curves(
-    painter: QPainter, view: PlotView, rect: QRectF, text: str, color: QColor
-) -> None:
-    """On a plate: an outline around the letters would leave the curve as a line below them."""
+def _plate(view: PlotView, rect: QRectF, text: str) -> QRectF:
+    """Behind a text over curves: an outline around the letters would leave the curve as a line
+    below them."""
     plate = QRectF(rect.left(), rect.top(), view.label_pen.width(text), rect.height())
-    painter.fillRect(plate.adjusted(-_PAD, 0, _PAD, 0), theme().color("panel"))
-    painter.setPen(color)
-    view.label_pen.left(painter, rect, text)
+    return plate.adjusted(-_PAD, 0, _PAD, 0)

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from itertools import product
+
 import numpy as np
 import pytest
+from PySide6.QtCore import QRectF
 
+from widgets.plot import labels
 from widgets.plot.clock import RedrawClock
 from widgets.plot.stacked_chart import StackedAreaChart, area
+from widgets.theme.theme import theme
 
 NOW = 1000.0
 
@@ -85,3 +91,30 @@ def test_an_hour_of_a_stack_is_drawn_with_few_points(qtbot, clock: RedrawClock) 
         chart.append_row(float(at), {"a": 1.0})
     chart.redraw()
     assert chart.num_drawn_points()["a"] <= 303
+
+
+def test_the_plate_of_a_label_covers_no_other_label(
+    qtbot, clock: RedrawClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chart = StackedAreaChart(
+        "Memory", "GiB", [area("a", "weights", "weights")], clock=clock, time_source=lambda: NOW
+    )
+    qtbot.addWidget(chart)
+    chart.resize(420, 120)
+    chart.show()
+    chart.append_row(NOW, {"a": 1.0})
+    chart.set_limit(36.0)
+    chart.redraw()
+    view = chart.view
+    total = next(label for label in view.end_labels if label.label == "total ↑")
+    view.end_labels = [replace(total, label=f"part {i}") for i in range(10)]  # more than fit
+
+    def pixels() -> int:
+        image, plot = view.grab().toImage(), view.plot_rect.toRect()
+        name = theme().label_color(total.color)
+        places = product(range(plot.left(), plot.right()), range(plot.top(), plot.bottom()))
+        return sum(image.pixelColor(x, y).name() == name for x, y in places)
+
+    found = pixels()
+    monkeypatch.setattr(labels, "_plate", lambda *_: QRectF())
+    assert found == pixels() > 20
