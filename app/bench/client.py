@@ -102,13 +102,9 @@ async def _one(
     num_late = 0
     try:
         async for at, piece in streamer.stream(call, reader, sent.append):
-            count = len(piece.token_ids)
-            if not count:
-                continue
-            if piece.text or reader.counting is not Counting.PIECES:
+            num_late += piece.num_late
+            if count := len(piece.token_ids) - piece.num_late:
                 events.append(TokenEvent(at, count))
-            else:
-                num_late += count  # known by the usage at the end alone
     except TargetError as error:
         run.fail(error.info())
         return

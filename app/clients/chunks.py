@@ -36,13 +36,22 @@ class Counting(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """The content of one stream event. token_ids: one per token; ids that the server does not
-    report are negative, and equal for equal texts."""
+    """The content of one or several stream events. token_ids: one per token; ids that the server
+    does not report are negative, and equal for equal texts. num_late: those of them that arrived
+    in earlier pieces and became known now."""
 
     text: str = ""
     token_ids: tuple[int, ...] = ()
     logprobs: tuple[TokenLogprob, ...] = ()
     finish_reason: FinishReason | None = None
+    num_late: int = 0
+
+    def __add__(self, later: Piece) -> Piece:
+        return Piece(
+            self.text + later.text, self.token_ids + later.token_ids,
+            self.logprobs + later.logprobs, self.finish_reason or later.finish_reason,
+            self.num_late + later.num_late,
+        )  # fmt: skip
 
 
 @dataclass(slots=True)
@@ -75,7 +84,7 @@ class ReplyReader:
             self.id = value["id"]
         choices = value.get("choices")
         if not choices:
-            return Piece(token_ids=self._rest()) if isinstance(choices, list) else Piece()
+            return self._rest() if isinstance(choices, list) else Piece()
         choice = choices[0]
         if not isinstance(choice, dict):
             raise _no_piece(value)
@@ -93,7 +102,7 @@ class ReplyReader:
 
     def end(self) -> Piece:
         """After the stream: the tokens in the usage that no chunk had."""
-        return Piece(self._end_thought(), self._rest())
+        return Piece(self._end_thought()) + self._rest()
 
     # -- text -------------------------------------------------------------------------------
 
@@ -150,10 +159,12 @@ class ReplyReader:
             return self._made(self.num_reported - self.num_tokens, text)
         return self._made(1, text) if text else ()
 
-    def _rest(self) -> tuple[int, ...]:
+    def _rest(self) -> Piece:
+        """Tokens beyond one per piece were in earlier pieces."""
         rest = self._made((self.num_reported or 0) - self.num_tokens, "")
+        is_late = self.counting is Counting.PIECES and self.num_tokens > 0
         self.num_tokens += len(rest)
-        return rest
+        return Piece(token_ids=rest, num_late=len(rest) if is_late else 0)
 
     def _made(self, count: int, text: str) -> tuple[int, ...]:
         """Placeholders for ids that are not reported; none if `count` is not positive."""

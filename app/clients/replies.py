@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from app.clients.calls import Call, make_call
-from app.clients.chunks import Counting, Piece, ReplyReader
+from app.clients.chunks import Piece, ReplyReader
 from app.clients.errors import TargetError
 from app.clients.stream import Streamer, Timed
 from app.clients.target import OnEvent, Probe, Remark, Traced
@@ -80,7 +80,7 @@ class Reply:
                 elif held is None:
                     held = timed
                 else:
-                    held = _joined(held, timed)
+                    held = Timed(held.time, held.piece + timed.piece)
         except TargetError as error:
             self._fail(error.info())
             return error
@@ -130,14 +130,9 @@ class Reply:
 
     def _finish(self, timed: Timed) -> None:
         piece = timed.piece
-        num_new = len(piece.token_ids)
-        num_late = 0
-        if self._reader.counting is Counting.PIECES and self._tokens:
-            # Tokens in the usage beyond one per piece came with earlier pieces.
-            num_late = max(num_new - bool(piece.text), 0)
-        is_first = self._measure(timed.time, num_new - num_late)
-        self._tokens = with_late_tokens(self._tokens, num_late)
-        self._samples.num_output_tokens += num_late
+        is_first = self._measure(timed.time, len(piece.token_ids) - piece.num_late)
+        self._tokens = with_late_tokens(self._tokens, piece.num_late)
+        self._samples.num_output_tokens += piece.num_late
         self._end(piece, timed.time, is_first=is_first)
 
     def _fail(self, error: ErrorInfo) -> None:
@@ -192,16 +187,6 @@ def with_late_tokens(events: list[TokenEvent], count: int) -> list[TokenEvent]:
         event._replace(num_tokens=event.num_tokens + each + (place < over))
         for place, event in enumerate(events)
     ]
-
-
-def _joined(one: Timed, other: Timed) -> Timed:
-    """The last piece, and what arrived after it."""
-    piece, more = one.piece, other.piece
-    joined = Piece(
-        piece.text + more.text, piece.token_ids + more.token_ids,
-        piece.logprobs + more.logprobs, piece.finish_reason or more.finish_reason,
-    )  # fmt: skip
-    return Timed(one.time, joined)
 
 
 MOST_REMARKS = 100

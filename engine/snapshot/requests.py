@@ -124,7 +124,13 @@ class RequestTimes:
 
     @property
     def itl_s(self) -> list[float]:
-        """Gaps between successive output events; an event of n tokens counts n times gap / n."""
+        """Gaps between successive output events; an event of n tokens counts n times gap / n.
+
+        Between two definitions: AIPerf's ITL is one mean for each request, (end to end - TTFT) /
+        (n - 1), which hides stalls (docs/metrics-reference.md). vLLM's `bench serve` has the gaps
+        between chunks, of any number of tokens, so that chunks that arrive together are zeros
+        (vllm/benchmarks/lib/endpoint_request_func.py). The mean of this one is AIPerf's where the
+        first event has one token."""
         gaps: list[float] = []
         for before, event in zip(self.tokens, self.tokens[1:], strict=False):
             gaps += [(event.time - before.time) / event.num_tokens] * event.num_tokens
@@ -136,9 +142,11 @@ class RequestTimes:
 
     @property
     def tpot_s(self) -> float | None:
-        """(end to end - TTFT) / (n - 1); None for fewer than two tokens."""
-        n, e2e, ttft = self.num_output_tokens, self.e2e_s, self.ttft_s
-        return None if n < 2 or e2e is None or ttft is None else (e2e - ttft) / (n - 1)
+        """(end to end - TTFT) / (n - 1); None for fewer than two output events."""
+        e2e, ttft = self.e2e_s, self.ttft_s
+        if len(self.tokens) < 2 or e2e is None or ttft is None:
+            return None
+        return (e2e - ttft) / (self.num_output_tokens - 1)
 
 
 class Arrival(NamedTuple):
