@@ -13,6 +13,7 @@ import math
 import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from app.bench.load import Pace, Run
 from app.bench.workload import BenchRequest
@@ -26,6 +27,9 @@ from engine.snapshot import RequestTimes, TokenEvent
 LATE_S = 0.005
 """A request sent later than this counts from when it was due: this client cannot keep up, and a
 user would wait."""
+
+_SCHEDSTAT = Path("/proc/thread-self/schedstat")
+"""Of Linux (docs.kernel.org/scheduler/sched-stats): ns on a core, ns in the queue for one."""
 
 
 @dataclass(slots=True)
@@ -53,7 +57,7 @@ async def run_client(
     run = ClientRun()
     calls = [(request, make_call(request)) for request in requests]  # before the clock runs
     due = pace.due_times(len(requests), seed)
-    began = time.perf_counter()
+    began, waited = time.perf_counter(), _core_wait_s()
 
     async def one(request: BenchRequest, call: Call, due_at: float) -> None:
         if time.perf_counter() - began > limit_s:
@@ -76,7 +80,17 @@ async def run_client(
         places = pace.concurrency or len(calls)
         await asyncio.gather(*(_worker(waiting, one) for _ in range(min(places, len(calls)))))
     run.end(began)
+    if waited is not None and (now := _core_wait_s()) is not None:
+        run.core_wait_s = now - waited
     return run
+
+
+def _core_wait_s() -> float | None:
+    """Of this thread since it began; None where the system does not report it."""
+    try:
+        return int(_SCHEDSTAT.read_text().split()[1]) / 1e9
+    except (OSError, ValueError, IndexError):
+        return None
 
 
 async def _worker(

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from app.bench.goals import FIGURES, NAMES, Goals, level_at
 from app.bench.sweep import Point
@@ -11,6 +12,8 @@ from app.storage.run_records import State
 from engine.units import counted, duration_text
 
 LIMIT = "max_num_seqs"
+MIN_CORE_WAIT = 0.05
+"""Share of a run. A client with a core to itself waits less than 1 %."""
 
 
 def runs_text(points: Sequence[Point], rounds: int, state: State) -> str:
@@ -51,3 +54,14 @@ def unreached_text(points: Sequence[Point]) -> str:
     if not above:
         return ""
     return f"At most {counted(most, 'request')} ran concurrently. Higher limits had no effect."
+
+
+def late_text(every: Sequence[Mapping[str, Any]]) -> str:
+    """Of the figures of a client that waited for a core."""
+    most = max((figures.get("client_core_wait") or 0.0 for figures in every), default=0.0)
+    if most < MIN_CORE_WAIT:
+        return ""
+    return (
+        f"The client waited for a CPU core {min(most, 1.0):.0%} of the time, so its latencies are "
+        "too long. Leave it a core, or measure from another machine."
+    )

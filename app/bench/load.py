@@ -100,13 +100,15 @@ class Pace(NamedTuple):
 @dataclass(slots=True)
 class Run:
     """The result of one run. `requests`: completed ones; `duration_s`: to the last token; `error`:
-    of the first failed request."""
+    of the first failed request; `core_wait_s`: how long a client waited for a CPU core, which its
+    latencies include."""
 
     requests: list[RequestTimes] = field(default_factory=list)
     num_prompt_tokens: int = 0
     num_failed: int = 0
     error: ErrorInfo | None = None
     duration_s: float = 0.0
+    core_wait_s: float | None = None
 
     @property
     def num_output_tokens(self) -> int:

@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from app.bench.client import ClientRun, run_client
+from app.bench.doubt import late_text
 from app.bench.load import Pace
 from app.bench.runner import Plan, Progress
 from app.bench.server_metrics import add_reported, client_figures
@@ -88,10 +89,12 @@ class RemoteBench:
         try:
             await self._learn_ids(streamer)
             watch = Watch(streamer.client, self._target, self._address, self.probe)
-            return {
+            found = {
                 name: await self._variant(streamer, watch, name)
                 for name in self._plan.workload.variants
             }
+            self._remark(late_text(list(found.values())))
+            return found
         finally:
             await streamer.close()
 
@@ -147,9 +150,12 @@ class RemoteBench:
             prompt = ({"role": "user", "content": prompt},)
         found = self.probe
         call = make_call(found.server_type, self.model, prompt, params, found.max_model_len)
-        if call.remark and call.remark not in self.remarks:
-            self.remarks.append(call.remark)
+        self._remark(call.remark)
         return call
+
+    def _remark(self, text: str) -> None:
+        if text and text not in self.remarks:
+            self.remarks.append(text)
 
     # -- the server -------------------------------------------------------------------------
 

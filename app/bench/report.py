@@ -87,6 +87,7 @@ def request_figures(runs: Sequence[Run]) -> dict[str, Any]:
     duration = sum(run.duration_s for run in runs)
     num_output = sum(run.num_output_tokens for run in runs)
     num_total = num_output + sum(run.num_prompt_tokens for run in runs)
+    waits = [run.core_wait_s for run in runs if run.core_wait_s is not None]
     return {
         "completed": len(requests),
         "failed": sum(run.num_failed for run in runs),
@@ -99,6 +100,7 @@ def request_figures(runs: Sequence[Run]) -> dict[str, Any]:
         "tpot_ms": latency([r.tpot_s for r in requests]),
         "itl_ms": latency([gap for r in requests for gap in r.itl_s]),
         "e2e_ms": latency([r.e2e_s for r in requests]),
+        "client_core_wait": ratio(sum(waits), duration) if waits else None,
     }
 
 

@@ -6,11 +6,12 @@ import asyncio
 import re
 import socket
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from app.bench import remote
+from app.bench import client, remote
 from app.bench.client import ClientRun, run_client
 from app.bench.load import Pace
 from app.bench.remote import RemoteBench
@@ -78,6 +79,26 @@ def test_times_are_those_of_a_client(server: ScriptedServer) -> None:
         assert len(times.itl_s) == 4
         assert times.ttft_s + sum(times.itl_s) >= 5 * GAP_S * 0.9  # the first may be read late
     assert found.duration_s >= 2 * 5 * GAP_S * 0.9  # two after two
+
+
+def test_it_says_how_long_it_waited_for_a_core(
+    server: ScriptedServer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    told = tmp_path / "schedstat"
+    told.write_text("5 1000000000 7\n")
+    monkeypatch.setattr(client, "_SCHEDSTAT", told)
+
+    def wait(exchange: Exchange) -> None:
+        told.write_text("5 1250000000 7\n")
+        exchange.stream(piece(1, 1, "stop"), "[DONE]")
+
+    server.answers[COMPLETIONS] = wait
+    found = run(server, [BenchRequest((1,), 1, 1)], Pace())
+    assert found.core_wait_s == 0.25
+    found.duration_s = 0.5
+    assert client_figures([found])["client_core_wait"] == 0.5
+    told.unlink()
+    assert run(server, [BenchRequest((1,), 1, 1)], Pace()).core_wait_s is None
 
 
 def test_requests_come_when_they_are_due(server: ScriptedServer) -> None:

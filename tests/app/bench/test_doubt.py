@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from app.bench.doubt import runs_text, uncertain_text, unreached_text
+from app.bench.doubt import late_text, runs_text, uncertain_text, unreached_text
 from app.bench.goals import Goals
 from app.bench.record import BenchResult, answer
 from app.bench.sweep import Point
@@ -73,3 +73,14 @@ def test_the_answer_of_a_result_has_them_all() -> None:
     ))  # fmt: skip
     aimless = BenchResult("tiny", "BF16", "work", points, Goals(), State.STOPPED, rounds=3)
     assert aimless.answer == answer(points, Goals())
+
+
+def test_a_client_that_waited_for_a_core_is_doubted() -> None:
+    points = [point(1, 10.0), point(8, 20.0)]
+    assert late_text([one.figures for one in points]) == ""
+    points[0].figures["client_core_wait"] = None  # of an engine in this process
+    points[1].figures["client_core_wait"] = 0.97
+    text = late_text([one.figures for one in points])
+    assert numbers(text) == [97]
+    for goals in (Goals(), Goals(itl=50, percentile=50)):
+        assert text in BenchResult("m", "", "", tuple(points), goals).answer

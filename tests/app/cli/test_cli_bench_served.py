@@ -56,7 +56,7 @@ def test_the_report_names_the_server_and_what_it_says_itself(
     assert (target["dialect"], target["version"]) == ("vLLM", "0.12.0")
     assert (target["model"], target["prompts_sent_as"]) == ("Qwen/Qwen3-8B", "token ids")
     assert (report["completed"], report["failed"], report["ended_early"]) == (2, 0, 0)
-    assert report["tpot_ms"]["num_samples"] == 2
+    assert report["e2e_ms"]["num_samples"] == 2
     assert report["weights_bytes"] is None
     assert "explanation" in report["server"]
 
