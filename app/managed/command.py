@@ -117,11 +117,16 @@ def _over_ssh(launch: Launch, port: int) -> list[str]:
 
 
 def _container(launch: Launch, port: int, name: str) -> list[str]:
+    """podman before 5 ignores --gpus, and SELinux keeps its containers from the model's folder
+    (docs.podman.io, podman-run: --device, --volume)."""
     tool = program(("docker", "podman"))
     words = [tool, "run", "--rm", "--init", "--name", name, "--ipc=host",
              "-p", f"{LOOPBACK}:{port}:{CONTAINER_PORT}"]  # fmt: skip
+    is_podman = Path(tool).stem == "podman"
     if which("nvidia-smi"):
-        words += ["--gpus", "all"]
+        words += ["--device", "nvidia.com/gpu=all"] if is_podman else ["--gpus", "all"]
+    if is_podman:
+        words += ["--security-opt", "label=disable"]
     if Path(launch.model).is_dir():
         folder = str(Path(launch.model).resolve())
         words += ["-v", f"{folder}:{folder}:ro"]

@@ -35,7 +35,8 @@ def kv_forwards(launch: Launch, port: int) -> tuple[tuple[str, int], ...]:
 
 
 def _endpoints(launch: Launch) -> list[str]:
-    """One for each data-parallel rank, as vLLM counts them (vllm/distributed/kv_events.py)."""
+    """One for each data-parallel rank, as vLLM counts them (vllm/distributed/kv_events.py). It
+    connects to an endpoint without "*": a collector. Of port 0 it chooses another address."""
     if launch.place is Place.HERE or KV_EVENTS not in launch.settings:
         return []
     try:
@@ -47,7 +48,7 @@ def _endpoints(launch: Launch) -> list[str]:
         return []
     endpoint = str(given.get("endpoint", DEFAULT_ENDPOINT))
     start, _, number = endpoint.rpartition(":")
-    if not start.startswith("tcp:") or not number.isdecimal():
+    if start != "tcp://*" or not number.isdecimal() or not int(number):
         is_reached = is_socket(endpoint) and launch.place is Place.SSH
         return [endpoint] if is_reached else []
     return [f"{start}:{int(number) + rank}" for rank in range(ranks)]

@@ -30,7 +30,8 @@ def events(endpoint: str = "", ranks: str = "1", is_on: bool = True) -> dict[str
     (events(), [("tcp://*:5557", 8001)]),
     (events("ipc:///run/kv"), [("ipc:///run/kv", 8001)]),
     (events("tcp://*:6000", is_on=False), []),
-    (events("inproc://kv"), []),
+    (events("inproc://kv"), []), (events("tcp://*:0"), []),
+    (events("tcp://collector:6000"), []), (events("tcp://127.0.0.1:6000"), []),
     (events("tcp://*:6000", "many"), []),
     ({KV_EVENTS: "[1]"}, []), ({KV_EVENTS: "{"}, []),
 ])  # fmt: skip
@@ -62,6 +63,24 @@ def test_a_container_publishes_its_events(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setenv("PATH", str(tmp_path))
     launch = replace(AFAR, place=Place.CONTAINER, image="vllm", settings=events("tcp://*:6000"))
     assert "127.0.0.1:8001:6000" in command_words(launch, 8000, "name")
+
+
+@pytest.mark.parametrize("tool, gpus", [
+    ("docker", ["--gpus", "all"]),
+    ("podman", ["--device", "nvidia.com/gpu=all", "--security-opt", "label=disable"]),
+])  # fmt: skip
+def test_a_container_gets_the_gpus_of_this_machine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tool: str, gpus: list[str]
+) -> None:
+    (tmp_path / tool).touch(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    launch = replace(AFAR, place=Place.CONTAINER, image="vllm")
+    without = command_words(launch, 8000, "name")
+    (tmp_path / "nvidia-smi").touch(0o755)
+    words = command_words(launch, 8000, "name")
+    begin = words.index(gpus[0], words.index("-p"))
+    assert words[begin : begin + len(gpus)] == gpus
+    assert not set(gpus[:2]) & set(without[without.index("-p") :])
 
 
 def test_traces_are_for_a_vllm_that_can_reach_the_window() -> None:
