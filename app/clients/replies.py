@@ -269,8 +269,9 @@ class Replies:
             self._ended()
 
     def take_span(self, span: Span) -> None:
-        """A completion has the number of its prompt at the end of its id. The time before the
-        first step is that until our request was there, and in the queue."""
+        """A completion has the number of its prompt at the end of its id, of ours always 0 (vLLM,
+        entrypoints/openai/completion/serving.py). The time before the first step is that until
+        our request was there, and in the queue."""
         request_id, times = self._last.pop(span.request_id.removesuffix("-0"), ("", None))
         if times is not None and (first := times.first_token) is not None:
             begun = max(first - span.prefill_s, times.arrival)

@@ -59,6 +59,12 @@ def test_recorded_spans_of_requests_are_read_and_others_passed_over() -> None:
     assert list(read_spans(spans(text("a"), double(0.25)))) == [Span("a", 0.25)]
 
 
+def test_a_completion_has_the_number_of_its_prompt_in_its_span() -> None:
+    """Recorded of the reply with the id cmpl-ae368cd53b593ead."""
+    (found,) = read_spans((PAGES / "vllm_0.32_completion_span.bin").read_bytes())
+    assert found.request_id == "cmpl-ae368cd53b593ead-0" and 0 < found.prefill_s < 1
+
+
 @pytest.mark.parametrize("body", [
     spans(text("a"), double(float("nan"))), spans(text("a"), double(-1.0)),
     spans(text("a"), text("0.1")), spans(double(1.0), double(1.0)), spans(b"", b""), b"",
@@ -101,7 +107,7 @@ def test_what_is_no_exporter_is_hung_up_on_and_the_next_is_served(sent: bytes) -
     assert found == [Span("a", 0.5)]
 
 
-@pytest.mark.parametrize("suffix", ["", "-0"])  # a completion has the number of its prompt
+@pytest.mark.parametrize("suffix", ["", "-0"])  # of a chat, of a completion
 def test_a_reply_gets_its_first_step_from_its_span(
     vllm: ScriptedServer, drive: Any, suffix: str
 ) -> None:
