@@ -4,15 +4,14 @@
                          notes when a request came, and each part of its reply
 
 The relay knows nothing of the client but the bytes: TTFT is from the head of a request to the first
-bytes of a choice in its stream, ITL from one to the next, OUTPUT tokens in all. Leave the server
-one core less than the machine has: where it computes on all, the client wakes up milliseconds later
-than the relay.
+bytes of a choice in its stream, ITL from one read to the next, OUTPUT tokens in all. Where the
+server computes on every core, the client and the relay wait for one, each for itself: run it with
+`chrt --rr 1` before it, or leave the server one core less. The share of that wait is printed.
 """
 
 from __future__ import annotations
 
 import argparse
-import itertools
 import json
 import multiprocessing
 import socket
@@ -29,29 +28,29 @@ from urllib.parse import urlsplit
 from app.bench.client import ClientRun
 from app.bench.load import Pace
 from app.bench.remote import RemoteBench
+from app.bench.report import ratio
 from app.bench.runner import Plan
 from app.bench.workload import fixed
 from app.clients.target import Target
+from engine.snapshot import RequestTimes, TokenEvent
 from engine.units import duration_text
 
 CLOSE_MS, CLOSE_SHARE = 1.0, 0.01
 """Figures agree within the larger of these."""
 PROMPT, OUTPUT = 64, 48
 """Tokens of each request."""
-Seen = tuple[float, list[float]]
-"""Of a stream: when its request came, and when its choices passed."""
 
 
 class _Line:
     """One connection through the relay."""
 
-    def __init__(self, client: socket.socket, port: int, found: list[Seen]) -> None:
+    def __init__(self, client: socket.socket, port: int, found: list[RequestTimes]) -> None:
         self._client, self._found = client, found
         self._server = socket.create_connection(("127.0.0.1", port))
         for end in (self._client, self._server):
             end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._asked = 0.0
-        self._parts: list[float] = []
+        self._parts: list[TokenEvent] = []
         for work in (self._up, self._down):
             threading.Thread(target=work, daemon=True).start()
 
@@ -68,14 +67,15 @@ class _Line:
             now = time.perf_counter()
             self._client.sendall(data)
             *events, rest = (rest + data).split(b"\n\n")
-            self._parts += [now] * sum(b'"choices":[{' in event for event in events)
+            if count := sum(b'"choices":[{' in event for event in events):
+                self._parts.append(TokenEvent(now, count))
             if any(event.endswith(b"data: [DONE]") for event in events):
-                self._found.append((self._asked, self._parts))
+                self._found.append(RequestTimes(self._asked, None, tuple(self._parts)))
 
 
 def relay(port: int, pipe: Connection) -> None:
     """Serve until `pipe` says anything, then answer with what was seen."""
-    found: list[Seen] = []
+    found: list[RequestTimes] = []
     listener = socket.create_server(("127.0.0.1", 0))
     pipe.send(listener.getsockname()[1])
 
@@ -88,12 +88,15 @@ def relay(port: int, pipe: Connection) -> None:
     pipe.send(found)
 
 
-def figures(ttft: Sequence[float], gaps: Sequence[float]) -> dict[str, float]:
-    """Milliseconds, of seconds."""
+def figures(requests: Sequence[RequestTimes]) -> dict[str, float]:
+    """Milliseconds."""
+    ttft = [times.ttft_s for times in requests if times.ttft_s is not None]
+    gaps = [gap for times in requests for gap in times.itl_s]
     return {
         f"{name}_{kind}": 1e3 * of(values)
         for name, values in (("ttft", ttft), ("itl", gaps))
         for kind, of in (("p50", statistics.median), ("mean", statistics.fmean))
+        if values
     }
 
 
@@ -110,26 +113,21 @@ def measure(url: str, concurrency: int, num_requests: int) -> dict[str, Any]:
         run = bench.measure({}, Pace(concurrency), num_requests, "")
         assert isinstance(run, ClientRun)
         ours.send("end")
-        seen: list[Seen] = ours.recv()[-len(run.requests) :]  # without the warm-up
+        seen: list[RequestTimes] = ours.recv()[-len(run.requests) :]  # without the warm-up
     finally:
         process.terminate()
         process.join()
-    told = figures(
-        [times.ttft_s for times in run.requests if times.ttft_s is not None],
-        [gap for times in run.requests for gap in times.itl_s],
+    told, outside = figures(run.requests), figures(seen)
+    # a choice may have two tokens
+    spans = [times.tokens[-1].time - times.tokens[0].time for times in seen]
+    outside["itl_mean"] = 1e3 * statistics.fmean(spans) / (OUTPUT - 1)
+    agree = all(
+        key in told and abs(told[key] - value) <= max(CLOSE_MS, CLOSE_SHARE * value)
+        for key, value in outside.items()
     )
-    outside = figures(
-        [parts[0] - asked for asked, parts in seen],
-        [b - a for _, parts in seen for a, b in itertools.pairwise(parts)],
-    )
-    # a part may have two tokens
-    outside["itl_mean"] = statistics.fmean(
-        1e3 * (parts[-1] - parts[0]) / (OUTPUT - 1) for _, parts in seen
-    )
-    apart = {key: abs(told[key] - outside[key]) for key in told}
-    agree = all(apart[key] <= max(CLOSE_MS, CLOSE_SHARE * outside[key]) for key in told)
     return {"concurrency": concurrency, "requests": len(seen), "bench_ms": told,
-            "outside_ms": outside, "agree": agree}  # fmt: skip
+            "outside_ms": outside, "agree": agree,
+            "core_wait": ratio(run.core_wait_s, run.duration_s)}  # fmt: skip
 
 
 def main() -> int:
@@ -141,7 +139,9 @@ def main() -> int:
     args = parser.parse_args()
     rows = [measure(args.base_url, count, args.num_requests) for count in args.concurrency]
     for row in rows:
-        print(f"{row['concurrency']} concurrent, {row['requests']} requests")
+        waited = "not reported" if row["core_wait"] is None else f"{row['core_wait']:.1%}"
+        print(f"{row['concurrency']} concurrent, {row['requests']} requests, "
+              f"waited for a core: {waited}")  # fmt: skip
         for key, told in row["bench_ms"].items():
             seen = row["outside_ms"][key]
             print(f"  {key:10} bench {duration_text(told / 1e3):>9}"
