@@ -20,7 +20,7 @@ from app.bench.workload import BenchRequest
 from app.clients.calls import Call
 from app.clients.chunks import Counting, ReplyReader
 from app.clients.errors import TargetError
-from app.clients.replies import with_late_tokens
+from app.clients.latencies import add_tokens, with_late_tokens
 from app.clients.stream import Streamer
 from engine.snapshot import RequestTimes, TokenEvent
 
@@ -118,7 +118,7 @@ async def _one(
         async for at, piece in streamer.stream(call, reader, sent.append):
             num_late += piece.num_late
             if count := len(piece.token_ids) - piece.num_late:
-                events.append(TokenEvent(at, count))
+                add_tokens(events, at, count)
     except TargetError as error:
         run.fail(error.info())
         return

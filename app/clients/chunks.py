@@ -36,7 +36,7 @@ class Counting(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """The content of one or several stream events. token_ids: one per token; ids that the server
+    """The content of one stream event, or of several. token_ids: one per token; ids that the server
     does not report are negative, and equal for equal texts. num_late: those of them that arrived
     in earlier pieces and became known now."""
 

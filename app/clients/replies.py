@@ -6,12 +6,13 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
 from app.clients.calls import Call, make_call
 from app.clients.chunks import Piece, ReplyReader
 from app.clients.errors import TargetError
+from app.clients.latencies import Gap, Samples, add_tokens, with_late_tokens
 from app.clients.stream import Streamer, Timed
 from app.clients.target import OnEvent, Probe, Remark, Traced
 from app.clients.traces import Span
@@ -28,24 +29,6 @@ from engine.snapshot import (
 
 NO_STEP = -1
 """Step index of output events: not reported."""
-
-
-@dataclass(slots=True)
-class Samples:
-    """Latencies since they were last taken, and tokens of all our requests."""
-
-    ttft: list[Sample] = field(default_factory=list)
-    itl: list[Sample] = field(default_factory=list)
-    num_prompt_tokens: int = 0
-    num_cached_tokens: int = 0
-    num_output_tokens: int = 0
-    finished: dict[str, int] = field(default_factory=dict)
-
-    def take(self) -> tuple[tuple[Sample, ...], tuple[Sample, ...]]:
-        ttft, itl = tuple(self.ttft), tuple(self.itl)
-        self.ttft.clear()
-        self.itl.clear()
-        return ttft, itl
 
 
 class Reply:
@@ -66,6 +49,7 @@ class Reply:
         self._emit = emit
         self._reader = ReplyReader()
         self._tokens: list[TokenEvent] = []
+        self._gap: Gap | None = None  # before the last of them
         self._is_ended = False
 
     async def run(self, streamer: Streamer) -> TargetError | None:
@@ -171,22 +155,13 @@ class Reply:
         samples.num_output_tokens += num_tokens
         if is_first:
             samples.ttft.append(Sample(at, at - self._arrival))
-        else:
-            gap = (at - self._tokens[-1].time) / num_tokens
-            samples.itl += [Sample(at, gap)] * num_tokens
-        self._tokens.append(TokenEvent(at, num_tokens))
+        elif at != (last := self._tokens[-1].time):
+            self._gap = Gap(at, at - last, num_tokens)
+            samples.gaps.append(self._gap)
+        elif self._gap is not None:
+            self._gap.num_tokens += num_tokens
+        add_tokens(self._tokens, at, num_tokens)
         return is_first
-
-
-def with_late_tokens(events: list[TokenEvent], count: int) -> list[TokenEvent]:
-    """Tokens that became known at the end only, spread evenly over the events."""
-    if not count or not events:
-        return events
-    each, over = divmod(count, len(events))
-    return [
-        event._replace(num_tokens=event.num_tokens + each + (place < over))
-        for place, event in enumerate(events)
-    ]
 
 
 MOST_REMARKS = 100

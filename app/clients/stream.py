@@ -8,8 +8,6 @@ import re
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import suppress
-from functools import reduce
-from operator import add
 from typing import NamedTuple
 
 import httpx
@@ -96,7 +94,7 @@ MOST_KEPT_OPEN = 64
 
 
 class Timed(NamedTuple):
-    """What one read brought. time: when its bytes arrived (time.perf_counter)."""
+    """time: when its bytes arrived (time.perf_counter), the same for all events of one read."""
 
     time: float
     piece: Piece
@@ -132,10 +130,9 @@ class Streamer:
     async def stream(
         self, call: Call, reader: ReplyReader, on_sent: Callable[[float], None] | None = None
     ) -> AsyncIterator[Timed]:
-        """The pieces of a reply, read by `reader`. Events that arrive together are one piece: the
-        times between them are not known, and zero is none that was measured. Raises TargetError if
-        it is rejected, fails or is cut off. Closing the iterator (or cancelling its task)
-        disconnects, which aborts the reply on the server.
+        """The pieces of a reply, read by `reader`. Raises TargetError if it is rejected, fails or
+        is cut off. Closing the iterator (or cancelling its task) disconnects, which aborts the
+        reply on the server.
 
         on_sent: receives the time when the request was sent, or its connection was begun.
         """
@@ -173,21 +170,14 @@ class Streamer:
         try:
             async for data in parts:
                 now = time.perf_counter() if wire is None else wire.read_at
-                pieces, is_done = [], False
-                try:
-                    for event in parser.feed(data):
-                        if is_done := event.strip() == "[DONE]":
-                            break
-                        pieces.append(self._piece(event, reader))
-                finally:  # what came before an error is shown
-                    if pieces:
-                        yield Timed(now, reduce(add, pieces))
-                if is_done:
-                    with suppress(TimeoutError):
-                        async with asyncio.timeout(LAST_BYTES_S):
-                            async for _ in parts:
-                                pass
-                    return
+                for event in parser.feed(data):
+                    if event.strip() == "[DONE]":
+                        with suppress(TimeoutError):
+                            async with asyncio.timeout(LAST_BYTES_S):
+                                async for _ in parts:
+                                    pass
+                        return
+                    yield Timed(now, self._piece(event, reader))
         except ValueError as error:
             raise TargetError(
                 f"{self._address.host} sent {error}.", "Check the address.", is_final=True

@@ -16,9 +16,9 @@ import numpy as np
 from app.clients.errors import TargetError, of_status, of_transport
 from app.clients.http import MOST_BYTES, Address, Answer
 from app.clients.kv_events import PATH, Source, StoredBlocks, batches, joined, read_sources
+from app.clients.latencies import Samples
 from app.clients.metric_names import Figure
 from app.clients.metrics import NOTHING_REPORTED, RunningTotals, Scrape, merged, metric_pages
-from app.clients.replies import Samples
 from app.clients.router import WORKERS, ReplicaSum, check_replicas, read_workers
 from app.clients.target import Probe, ServerType, Target
 from engine.config import EngineConfig
@@ -170,7 +170,7 @@ class Watch:
         evicted = self._evicted + sum(one.evictions for one in stored)
         if evicted:
             counters = dataclasses.replace(counters, evictions=evicted)
-        self._own_now = dataclasses.replace(samples, ttft=[], itl=[])
+        self._own_now = dataclasses.replace(samples, ttft=[], gaps=[])
         last = self.last
         drafts = None if last is None else self._totals.drafts()
         missing = NOTHING_REPORTED if last is None else last.missing

@@ -16,8 +16,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.clients.kv_events import PATH, Source, StoredBlocks, batches, joined, read_sources
+from app.clients.latencies import Samples
 from app.clients.probe import probe
-from app.clients.replies import Samples
 from app.clients.target import parse_address
 from app.clients.watch import Watch, model_named, num_blocks_of
 from engine.config import EngineConfig
