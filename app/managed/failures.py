@@ -15,7 +15,8 @@ SIGNALS = 128
 SSH_FAILED = 255
 MAX_TEXT = 300
 
-_KEY_CHANGED = re.compile(r"remote host identification has changed|host key verification failed")
+_KEY_CHANGED = "remote host identification has changed"
+_KEY_UNKNOWN = "host key verification failed"
 _REFUSED = re.compile(r"permission denied \(|too many authentication failures")
 _UNREACHABLE = re.compile(
     r"could not resolve hostname|connection refused|no route to host|connection timed out|"
@@ -123,10 +124,16 @@ def _code_text(code: int) -> str:
 
 def _of_ssh(launch: Launch, code: int, log: str) -> ErrorInfo | None:
     host = launch.host
-    if _KEY_CHANGED.search(log):
+    if _KEY_CHANGED in log:
         return ErrorInfo(
-            f"The host key of {host} is unknown or has changed.",
-            f"Check the key with its administrator, then connect once with: ssh {host}", "SshError",
+            f"The host key of {host} has changed. Another machine may answer in its place.",
+            "Check the key with its administrator. Then remove the old one with: "
+            f"ssh-keygen -R {host.rpartition('@')[2]}", "SshError",
+        )  # fmt: skip
+    if _KEY_UNKNOWN in log:
+        return ErrorInfo(
+            f"The host key of {host} is not known yet.",
+            f"Connect once and check the key with: ssh {host}", "SshError",
         )  # fmt: skip
     if _REFUSED.search(log):
         return ErrorInfo(

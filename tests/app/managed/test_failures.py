@@ -81,7 +81,12 @@ CASES = {
     "killed": Case(("INFO: fine",), ("SIGKILL",), code=137),
     "host key": Case(
         ("@ WARNING: REMOTE HOST IDENTIFICATION HAS CHANGED! @", "Host key verification failed."),
-        ("host key of me@lab", "ssh me@lab"), AFAR, 255,
+        ("host key of me@lab has changed", "ssh-keygen -R lab"), AFAR, 255,
+    ),
+    "unknown host key": Case(
+        ("No ED25519 host key is known for lab and you have requested strict checking.",
+         "Host key verification failed."),
+        ("host key of me@lab is not known", "ssh me@lab"), AFAR, 255,
     ),
     "password": Case(
         ("me@lab: Permission denied (publickey,password).",), ("password", "ssh-copy-id"), AFAR, 255
