@@ -9,7 +9,7 @@ from app.bench.goals import FIGURES, NAMES, Goals, level_at
 from app.bench.sweep import Point
 from app.storage.intervals import half_interval
 from app.storage.run_records import State
-from engine.units import counted, duration_text
+from engine.units import counted, duration_text, whole_percent
 
 LIMIT = "max_num_seqs"
 MIN_CORE_WAIT = 0.05
@@ -62,6 +62,6 @@ def late_text(every: Sequence[Mapping[str, Any]]) -> str:
     if most < MIN_CORE_WAIT:
         return ""
     return (
-        f"The client waited for a CPU core {min(most, 1.0):.0%} of the time, so its latencies are "
-        "too long. Leave it a core, or measure from another machine."
+        f"The client waited for a CPU core {whole_percent(min(most, 1.0))} of the time, so its "
+        "latencies are too long. Leave it a core, or measure from another machine."
     )
