@@ -47,6 +47,7 @@ _MODEL = re.compile(
     r"does not appear to have a file named config|repository not found|unrecognized model|"
     r"error retrieving file list|repo id must|does not recognize this architecture"
 )
+_FEW_NODES = re.compile(r"not enough allowed numa nodes")
 _FEW_GPUS = re.compile(
     r"larger than the number of available gpus|world size .* is larger|"
     r"no available node types|cannot provide a placement group|not enough gpus"
@@ -75,6 +76,9 @@ def why_ended(launch: Launch, code: int, lines: Sequence[str]) -> ErrorInfo:
          "Start a replica, then the router."),
         (_NO_BACKEND, f"{name} does not support one of its settings on this platform.",
          "Remove this setting."),
+        (_FEW_NODES, f"{name} needs a NUMA node for each shard on a CPU.",
+         "Name the cores of each shard in the environment, such as "
+         "VLLM_CPU_OMP_THREADS_BIND=0-3|4-7, or reduce the parallel size."),
         (_FEW_GPUS, f"{name} needs more GPUs than there are.",
          "Reduce the tensor or pipeline parallel size."),
         (_MODEL, f"{name} does not support this model, or it is incomplete.",

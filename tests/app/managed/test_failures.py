@@ -74,6 +74,12 @@ CASES = {
          "'vllm_router.launch_router' (ModuleNotFoundError: No module named 'vllm_router')",),
         ("not installed in /opt/router/bin/python", "package vllm_router"), ROUTER,
     ),
+    "few NUMA nodes": Case(
+        ("(EngineCore pid=9) ERROR 11-28 22:35:01 [core.py:1] AssertionError: Not enough allowed "
+         "NUMA nodes to bind threads of 2 local CPUWorkers. Allowed NUMA nodes are [0].",
+         "RuntimeError: Engine core initialization failed. See root cause above."),
+        ("NUMA node for each shard", "nodes are [0]", "VLLM_CPU_OMP_THREADS_BIND"),
+    ),
     "few GPUs": Case(
         ("ValueError: Tensor parallel size (16) is larger than the number of available GPUs (8).",),
         ("more GPUs than there are", "(16)", "(8)"),
