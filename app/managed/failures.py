@@ -54,8 +54,8 @@ _FEW_GPUS = re.compile(
 )
 _SPOKEN = re.compile(r"^(?:\S+\.)?[A-Z]\w*(?:Error|Exception|Exit)\b.*: ?\S|^\S+: error: ")
 """The line of a traceback that has the message."""
-_VALUE_ERROR = "Value error"
-"""How pydantic begins the message below "1 validation error for ModelConfig"."""
+_VALUE_ERROR, _VALUE_TAIL = "Value error", " [type="
+"""How pydantic begins the message below "1 validation error for ModelConfig", and ends it."""
 _PREFIX = re.compile(r"^(?:\((?:\w+ )*pid=\d+\) )?(?:(?:ERROR|INFO|WARNING) [\d-]+ [\d:.]+ )?"
                      r"(?:\[[^\]]*\] ?)?")  # fmt: skip
 
@@ -106,7 +106,7 @@ def spoken(lines: Sequence[str]) -> str:
     plain = [_PREFIX.sub("", line).strip() for line in lines]
     told = [line for line in plain if line.startswith(_VALUE_ERROR)]
     if told:
-        return told[-1].removeprefix(_VALUE_ERROR).strip(" ,")[:MAX_TEXT]
+        return told[-1].removeprefix(_VALUE_ERROR).partition(_VALUE_TAIL)[0].strip(" ,")[:MAX_TEXT]
     errors = [line for line in plain if _SPOKEN.match(line)]
     # the engine's process says why; the server's says only that it failed
     causes = [line for line in errors if "See root cause above" not in line]

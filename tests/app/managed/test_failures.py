@@ -115,6 +115,15 @@ CASES = {
 }  # fmt: skip
 
 
+def test_a_refused_value_is_told_alone() -> None:
+    line = (
+        "(APIServer pid=9)   Value error, Total number of attention heads (4) must be divisible by "
+        "tensor parallel size (16). [type=value_error, input_value=ArgsKwargs((), {'x': 0})]"
+    )
+    said = spoken([line, "    For further information visit https://errors.pydantic.dev/2/v"])
+    assert said.startswith("Total number") and said.endswith("size (16).")
+
+
 @pytest.mark.parametrize("name", CASES)
 def test_the_reason_is_told(name: str) -> None:
     case = CASES[name]
