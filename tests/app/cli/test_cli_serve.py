@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from app.__main__ import main
-from app.cli.serve import loading_text
+from app.cli.serving import loading_text
 from engine.config import EngineConfig
 from engine.units import bytes_text
 from tests import ROOT

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from app.cli import serve
+from app.cli import serving
 from app.paths import starter_model
 from app.server.options import ServerOptions
 from engine.config import EngineConfig
@@ -34,7 +34,7 @@ class Serving:
         self.crash = threading.Event()
         self.ended_with: BaseException | None = None
         options = ServerOptions(port=0, model_name="starter", grace_s=0.5)
-        self.serving = serve._Serving(CONFIG, options, as_json=True)
+        self.serving = serving.Serving(CONFIG, options, as_json=True)
         thread: Any = self.serving._thread
         self._make = thread._worker._served._factory
         thread._worker._served._factory = self._engine
@@ -75,7 +75,7 @@ class Serving:
 
 @pytest.fixture
 def served(monkeypatch: pytest.MonkeyPatch) -> Iterator[Serving]:
-    take = serve._next
+    take = serving._next
 
     def take_or_end(news: Any) -> Any:
         event = take(news)
@@ -83,7 +83,7 @@ def served(monkeypatch: pytest.MonkeyPatch) -> Iterator[Serving]:
             raise KeyboardInterrupt
         return event
 
-    monkeypatch.setattr(serve, "_next", take_or_end)
+    monkeypatch.setattr(serving, "_next", take_or_end)
     made = Serving()
     yield made
     made.close()
@@ -127,7 +127,7 @@ def in_flight(url: str, count: int, **fields: Any) -> tuple[list[Any], list[thre
 def test_a_crash_is_told_to_clients_and_the_engine_is_started_anew(
     served: Serving, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(serve, "STEADY_S", 0.0)
+    monkeypatch.setattr(serving, "STEADY_S", 0.0)
     wait_until(lambda: served.serving._server.is_running and is_healthy(served.url), 60)
     engine_client = served.serving._engine_client
     whole, first = in_flight(served.url, 1)
@@ -191,7 +191,7 @@ class Handled:
     """What the server does with events; its engine does nothing."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.serving = serve._Serving(CONFIG, ServerOptions(port=0), as_json=True)
+        self.serving = serving.Serving(CONFIG, ServerOptions(port=0), as_json=True)
         self.loads: list[str] = []
         monkeypatch.setattr(self.serving._thread, "submit", self._submit)
         monkeypatch.setattr(self.serving._engine_client, "on_event", lambda event: None)
@@ -253,7 +253,7 @@ def test_a_hang_is_reported_while_loading_too(
 def test_a_server_that_ends_while_the_engine_restarts_ends_the_program(served: Serving) -> None:
     wait_until(lambda: served.serving._server.is_running and is_healthy(served.url), 60)
     served.serving._events.put(STUCK)
-    wait_until(lambda: served.serving._if_load_fails is serve._IfLoadFails.LOAD_LATEST)
+    wait_until(lambda: served.serving._if_load_fails is serving.IfLoadFails.LOAD_LATEST)
     served.serving._server._server.should_exit = True  # type: ignore[union-attr]
     served.thread.join(60)
     assert isinstance(served.ended_with, InferdeckError)
