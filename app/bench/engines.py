@@ -16,6 +16,11 @@ from engine.errors import ConfigError
 
 OWN = "Inferdeck"
 """The name of our engine on the axis."""
+AWAY = (
+    "Inferdeck has no model loaded while the window uses another engine.",
+    "Switch to the local engine, then run again.",
+)
+"""Cause and remedy."""
 
 
 class Reached(NamedTuple):
@@ -59,10 +64,7 @@ class EnginesBench:
     def _bench(self, name: str) -> Bench:
         if name == OWN:
             if self.own is None:
-                raise ConfigError(
-                    "Inferdeck has no model loaded while the window uses another engine.",
-                    "Switch to the local engine, then run again.",
-                )
+                raise ConfigError(*AWAY)
             return self.own
         self.tell(self._last._replace(label=f"Waiting for {name}"))
         reached = self.reach(name)

@@ -9,7 +9,7 @@ from typing import Any
 
 from PySide6.QtCore import QObject, Signal
 
-from app.bench.engines import OWN
+from app.bench.engines import AWAY, OWN
 from app.bench.goals import Goals
 from app.bench.ladder_record import LadderResult
 from app.bench.record import BenchResult
@@ -114,6 +114,8 @@ class BenchController(QObject):
             return ErrorInfo(why, "Sweep concurrency or the request rate.")
         known = self.engine_names()
         unknown = [name for name in plan.engines if name not in known]
+        if OWN in unknown:
+            return ErrorInfo(*AWAY)
         if unknown:
             cause = f"Unknown engine: {', '.join(unknown)}."
             return ErrorInfo(cause, f"Choose from: {', '.join(known)}.")

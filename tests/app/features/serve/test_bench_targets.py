@@ -7,12 +7,13 @@ from pathlib import Path
 import pytest
 from pytestqt.qtbot import QtBot
 
-from app.bench.engines import OWN
+from app.bench.engines import AWAY, OWN
 from app.features.bench.page import BenchPage
 from app.features.serve import bench_targets
 from app.features.serve.page import ServerPage
 from app.main.application import Application
 from app.managed.launch import Launch
+from engine.errors import ErrorInfo
 from tests.app.features.bench.bench_fixtures import page, wait_end
 from tests.app.features.serve.conftest import MemoryKeyring, ring
 from tests.app.managed.conftest import make_environment
@@ -103,6 +104,15 @@ def test_an_unknown_engine_is_refused_before(
 ) -> None:
     compare(qtbot, page, OWN, "nobody")
     assert page.bench.problem is not None and "nobody" in page.bench.problem.cause
+
+
+def test_ours_has_no_model_while_the_window_uses_another(
+    qtbot: QtBot, page: BenchPage, server: ServerPage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(type(page.bench._bridge), "is_remote", property(lambda bridge: True))
+    assert OWN not in page.bench.engine_names()
+    assert compare(qtbot, page, OWN, "nobody") == []
+    assert page.bench.problem == ErrorInfo(*AWAY)
 
 
 def test_cancel_ends_the_wait_for_an_engine(
