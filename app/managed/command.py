@@ -40,7 +40,7 @@ _DEFAULTS = {
 }  # fmt: skip
 """Before the user's settings. SGLang reports no figures by itself. A router's own defaults are
 minutes: a dead replica would be found late, and one that is back would wait."""
-SSH = (
+SSH: tuple[str, ...] = (
     "ssh", "-o", "BatchMode=yes", "-o", "ConnectTimeout=10", "-o", "ServerAliveInterval=2",
     "-o", "ServerAliveCountMax=2", "-o", "ExitOnForwardFailure=yes",
 )  # fmt: skip
