@@ -1,7 +1,7 @@
 """The life of a real vLLM under the window: start, chat, bench, change, kill, restart, stop.
 
     python -m tests.benchmarks.managed --python /opt/vllm/bin/python [--model DIR]
-        [--environment NAME=VALUE ...] [--setting=--flag=value ...] [--parallel 2]
+        [--environment NAME=VALUE ...] [--setting=--flag=value ...] [--parallel 2] [--ssh]
 
 For the CPU build: --environment VLLM_TARGET_DEVICE=cpu VLLM_CPU_KVCACHE_SPACE=1, and for two shards
 on two cores "VLLM_CPU_OMP_THREADS_BIND=0|1", without which vLLM refuses them on one NUMA node.
@@ -25,6 +25,7 @@ from typing import Any
 import psutil
 
 from app.paths import starter_model
+from tests.app.managed.test_ssh import Sshd
 
 WAIT_S = 400.0
 SAID_S = 5.0
@@ -37,11 +38,12 @@ BENCH = ("--input-len", "64", "--output-len", "32", "--num-requests", "16", "--c
 class Life:
     """One window and the engine that it runs."""
 
-    def __init__(self, args: argparse.Namespace) -> None:
+    def __init__(self, args: argparse.Namespace, sshd: Sshd | None) -> None:
         from app.main.application import Application
         from app.main.start import make_application
-        from app.managed.launch import Launch
+        from app.managed.launch import Launch, Place
 
+        self._sshd = sshd
         self._app = make_application()
         self._window = Application(self._app)
         self._window.show()
@@ -53,6 +55,7 @@ class Life:
             model=args.model, interpreter=args.python,
             environment={name: value for name, _, value in pairs},
             settings={flag: value for flag, _, value in given},
+            place=Place.SSH if sshd else Place.HERE, host="127.0.0.1" if sshd else "",
         )  # fmt: skip
         self._known = ""
         self.seconds: dict[str, float] = {}
@@ -175,12 +178,12 @@ class Life:
     # ---------------------------------------------------------------------------------------------
 
     def _engine(self) -> psutil.Process:
-        """The server's process, below its supervisor."""
+        """The server's process, below its supervisor, which sshd runs at its place."""
         names = ("vllm.entrypoints.cli.main", "sglang.launch_server")
-        supervisor = psutil.Process(self._engines._processes[self._known].pid)
+        pid = self._sshd.process.pid if self._sshd else self._engines.pid(self._known)
         return next(
-            one for one in supervisor.children(recursive=True)
-            if any(name in one.cmdline() for name in names)
+            one for one in psutil.Process(pid).children(recursive=True)
+            if "-c" not in one.cmdline() and any(name in one.cmdline() for name in names)
         )  # fmt: skip
 
     def _wait(self, condition: Callable[[], bool], limit_s: float = WAIT_S) -> None:
@@ -200,6 +203,15 @@ def _is_alive(process: psutil.Process) -> bool:
         return False
 
 
+def begin_sshd(folder: Path) -> Sshd:
+    """On the loopback, with a key of its own, which every ssh of the window uses."""
+    from app.managed import arguments, command
+
+    sshd = Sshd(folder)
+    command.SSH = arguments.SSH = (*command.SSH, *sshd.options)
+    return sshd
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--python", required=True, help="an interpreter that has vLLM")
@@ -207,15 +219,19 @@ def main() -> int:
     parser.add_argument("--environment", nargs="*", default=[], metavar="NAME=VALUE")
     parser.add_argument("--setting", action="append", default=[], metavar="--FLAG=VALUE")
     parser.add_argument("--parallel", type=int, default=2, help="tensor parallel size; 1 for none")
+    parser.add_argument("--ssh", action="store_true", help="through an sshd of its own")
     args = parser.parse_args()
     os.environ.setdefault("QT_QPA_PLATFORM", "offscreen")
     with tempfile.TemporaryDirectory() as folder:
         os.environ |= {"INFERDECK_DATA_DIR": folder, "INFERDECK_CONFIG_DIR": folder}
-        life = Life(args)
+        sshd = begin_sshd(Path(folder)) if args.ssh else None
+        life = Life(args, sshd)
         try:
             life.run(args.parallel)
         finally:
             life.close()
+            if sshd is not None:
+                sshd.close()
             print(json.dumps({"seconds": life.seconds, **life.figures}), flush=True)
     return 0
 
