@@ -14,9 +14,9 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -26,6 +26,11 @@ from tests.crash_stacks import (  # hooks
     pytest_sessionstart,
     pytest_terminal_summary,
 )
+
+if TYPE_CHECKING:
+    from engine.config import EngineConfig
+    from engine.runner.model_runner import ModelRunner
+    from engine.snapshot import TokenBudget
 
 __all__ = ["pytest_configure", "pytest_sessionstart", "pytest_terminal_summary"]
 
@@ -119,6 +124,26 @@ def same_numbers() -> None:
             torch.manual_seed(0)
         else:  # that one keeps the stack for every kind of device that is not in use: 2 ms
             torch.default_generator.manual_seed(0)
+
+
+_budgets: dict[EngineConfig, TokenBudget] = {}
+
+
+@pytest.fixture(autouse=True)
+def one_measurement(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Steps take as long in one test as in another: the token budget of a configuration is measured
+    by the first test that loads it (0.3 s of CPU time)."""
+    if "engine.host.loading" not in sys.modules:
+        return
+    from engine.host import loading
+    from engine.host.token_budget import measured_budget
+
+    def measured(config: EngineConfig, make_runner: Callable[[int], ModelRunner]) -> TokenBudget:
+        if config not in _budgets:
+            _budgets[config] = measured_budget(config, make_runner)
+        return _budgets[config]
+
+    monkeypatch.setattr(loading, "measured_budget", measured)
 
 
 @pytest.fixture

@@ -30,10 +30,11 @@ TINY_SHAPE = {
 }
 
 
-@pytest.fixture
-def tiny_shape(tmp_path: Path) -> Path:
-    """A folder with a config.json alone: enough for --load-format dummy."""
-    folder = tmp_path / "tiny"
+@pytest.fixture(scope="session")
+def tiny_shape(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a config.json alone: enough for --load-format dummy. The same for all, so that
+    its token budget is measured once."""
+    folder = tmp_path_factory.mktemp("shape") / "tiny"
     folder.mkdir()
     (folder / "config.json").write_text(json.dumps(TINY_SHAPE))
     return folder

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import shutil
 import signal
 import subprocess
 import sys
@@ -174,10 +175,11 @@ def test_what_cannot_be_served_is_refused_in_words(
 
 
 def test_a_truncated_checkpoint_is_named(
-    capsys: pytest.CaptureFixture[str], tiny_shape: Path
+    capsys: pytest.CaptureFixture[str], tiny_shape: Path, tmp_path: Path
 ) -> None:
-    (tiny_shape / "model.safetensors").write_bytes(b"\xff" * 100)
-    code, out, err = generate(capsys, "--model", str(tiny_shape), "--prompt", "x")
+    damaged = shutil.copytree(tiny_shape, tmp_path / "damaged")
+    (damaged / "model.safetensors").write_bytes(b"\xff" * 100)
+    code, out, err = generate(capsys, "--model", str(damaged), "--prompt", "x")
     assert (code, out) == (2, "")
     assert "model.safetensors" in err
 
