@@ -43,6 +43,8 @@ QUALITY_LIMIT = 0.01
 """Increase of perplexity that is accepted."""
 CONFIRM = 2
 """Runs of a rung and the one below, in turn, before it is left out."""
+RUNS = 6
+"""Usual runs of the first rung: up from one user, then by halves."""
 SMALL_CACHE = 64  # blocks that are left while another model is loaded beside this one
 
 
@@ -121,6 +123,7 @@ class Ladder:
     progress: Callable[[Progress], None] = lambda progress: None
     was_cancelled: bool = False
     _began: list[float] = field(default_factory=list)
+    _runs: int = 0
 
     def run(self) -> list[Rung]:
         """All rungs; those not reached are waiting."""
@@ -242,16 +245,25 @@ class Ladder:
         return sweep
 
     def _sweep(self, rung: Rung, users: tuple[int, ...], search: Search | None = None) -> Sweep:
-        bench = _AtRung(self.bench, rung.settings, lambda n: self._tell(f"{rung.title}, {n}"))
+        bench = _AtRung(self.bench, rung.settings, lambda n: self._tell_run(f"{rung.title}, {n}"))
         axes = (Axis("concurrency", users),)
         return Sweep(bench, axes, Pace(), self.num_requests, search=search, most=1)
 
+    def _tell_run(self, label: str) -> None:
+        """At the start of a run."""
+        self._tell(label)
+        self._runs += 1
+
     def _tell(self, label: str) -> None:
-        """The time left is that of so many mean rungs, less that of the current one so far."""
+        """The time left is that of so many mean rungs, less that of the current one so far. A mean
+        rung is known after the first one; before, it is the usual number of mean runs."""
         began, now, count = self._began, time.perf_counter(), len(self.rungs)
         number, left = len(began) - 1, None
-        if len(began) > 1:
-            each = (began[-1] - began[0]) / number
+        if number or self._runs:
+            each = (
+                (began[-1] - began[0]) / number if number
+                else (now - began[0]) / self._runs * max(RUNS, self._runs)
+            )  # fmt: skip
             left = max(0.0, each * (count - number) - (now - began[-1]))
         self.progress(Progress(label, number, count, left, "rungs"))
 
