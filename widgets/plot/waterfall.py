@@ -114,7 +114,8 @@ class Waterfall(PaintedPlot):
         plot, shown, table = self.plot_rect, self.y_range, theme()
         if any(step.value is not None for step in self.steps):  # else it has no scale yet
             marks = labelled_ticks(shown, plot.height(), max(_TICKS, 2 * self.line_height))
-            paint_value_axis(painter, plot, shown, marks, self.pen.font)
+            whole = [mark for mark in marks if mark[0].is_integer()]  # no half users
+            paint_value_axis(painter, plot, shown, whole, self.pen.font)
         self.pen.use(painter)
         painter.setPen(table.color("text_muted"))
         painter.drawText(QPointF(0, self.pen.metrics.ascent()), self._unit)
