@@ -116,6 +116,7 @@ class ResultsView(QFrame):
 
     def _fill(self) -> None:
         result, other = self.result, self._other
+        self._split.setVisible(result is not None)  # no empty table and chart before a run
         if result is None:
             self.table.show_rows((), ())
             return
