@@ -39,6 +39,7 @@ class Beside(QObject):
         self._tasks: dict[str, Task] = {}
         self._new: dict[str, ManagedProcess] = {}
         self._tried: dict[str, ManagedProcess] = {}  # that failed last
+        self._told: dict[str, ManagedProcess] = {}  # that was ready last
         self._gone: list[ManagedProcess] = []
         self._moved.connect(self._on_moved)
 
@@ -120,7 +121,9 @@ class Beside(QObject):
             return
         status = process.status
         if status.state is State.READY:
-            self.ready.emit(known)
+            if self._told.get(known) is not process:  # several moves may be delivered when it is
+                self._told[known] = process
+                self.ready.emit(known)
         elif not status.is_running:
             self._tried[known] = self._new.pop(known)
             error = status.error or ErrorInfo("It was stopped.", "")

@@ -232,6 +232,23 @@ def test_a_start_beside_ends_with_its_engine(
     qtbot.waitUntil(lambda: not page.engines.is_running(known), timeout=WAIT_MS)
 
 
+def test_one_that_is_ready_beside_is_used_once(
+    qtbot: QtBot, page: ServerPage, launch: Launch
+) -> None:
+    """However many moves are delivered when it is ready already: while requests drain, too."""
+    known = run(qtbot, page, launch)
+    first = engine_of(page, known)
+    page.engines.apply(known, replace(launch, environment={"SCRIPTED_STEP": "0.1"}))
+    qtbot.waitUntil(lambda: known in page.engines._beside._new, timeout=WAIT_MS)
+    beside_it, ready = page.engines._beside, list[str]()
+    new = beside_it._new[known]
+    beside_it.ready.connect(ready.append)
+    beside_it.ready.connect(lambda: [beside_it._moved.emit(known, [new]) for _ in range(3)])
+    qtbot.waitUntil(lambda: page.engines._processes[known] is new, timeout=WAIT_MS)
+    qtbot.waitUntil(lambda: not first.is_running(), timeout=WAIT_MS)
+    assert ready == [known]
+
+
 def test_settings_that_fail_offer_those_of_before(
     qtbot: QtBot, page: ServerPage, application: Application, launch: Launch, no_room: None
 ) -> None:
