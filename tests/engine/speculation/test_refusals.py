@@ -58,8 +58,10 @@ def test_padding_of_the_vocabulary_may_differ(
 
 def test_a_draft_larger_than_its_model_is_refused(make_engine: MakeEngine, tmp_path: Path) -> None:
     large = tiny_models.save(tiny_models.make_model("llama", num_hidden_layers=3), tmp_path)
-    error = refused(make_engine(), **draft_settings(large))
-    draft, target = (count for count in numbers(error.cause) if count > 1000)
+    engine = make_engine()
+    error = refused(engine, **draft_settings(large))
+    cause = error.cause.replace(large.name, "").replace(Path(engine.config.model).name, "")
+    draft, target = numbers(cause)  # folders' names may have digits
     assert draft > target and "smaller" in error.remedy
 
 
