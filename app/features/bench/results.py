@@ -77,6 +77,9 @@ class ResultsView(QFrame):
         split = self._split = QSplitter(Qt.Orientation.Vertical, childrenCollapsible=False)
         split.addWidget(self.table)
         split.addWidget(right)
+        policy = split.sizePolicy()
+        policy.setRetainSizeWhenHidden(True)
+        split.setSizePolicy(policy)
         split.setStretchFactor(0, 2)
         split.setStretchFactor(1, 3)
         self.bar = ApplyBar(
