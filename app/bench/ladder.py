@@ -44,7 +44,7 @@ QUALITY_LIMIT = 0.01
 CONFIRM = 2
 """Runs of a rung and the one below, in turn, before it is left out."""
 RUNS = 6
-"""Usual runs of the first rung: up from one user, then by halves."""
+"""Of the first rung, an estimate: up from one user, then by halves."""
 SMALL_CACHE = 64  # blocks that are left while another model is loaded beside this one
 
 
@@ -256,14 +256,14 @@ class Ladder:
 
     def _tell(self, label: str) -> None:
         """The time left is that of so many mean rungs, less that of the current one so far. A mean
-        rung is known after the first one; before, it is the usual number of mean runs."""
+        rung is known after the first one; before, it is estimated as RUNS mean runs."""
         began, now, count = self._began, time.perf_counter(), len(self.rungs)
-        number, left = len(began) - 1, None
-        if number or self._runs:
-            each = (
-                (began[-1] - began[0]) / number if number
-                else (now - began[0]) / self._runs * max(RUNS, self._runs)
-            )  # fmt: skip
+        number, each, left = len(began) - 1, None, None
+        if number > 0:
+            each = (began[-1] - began[0]) / number
+        elif self._runs:
+            each = (now - began[0]) / self._runs * max(RUNS, self._runs)
+        if each is not None:
             left = max(0.0, each * (count - number) - (now - began[-1]))
         self.progress(Progress(label, number, count, left, "rungs"))
 

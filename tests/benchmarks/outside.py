@@ -143,10 +143,12 @@ def main() -> int:
         waited = "not reported" if row["core_wait"] is None else f"{row['core_wait']:.1%}"
         print(f"{row['concurrency']} concurrent, {row['requests']} requests, "
               f"waited for a core: {waited}")  # fmt: skip
-        for key, told in row["bench_ms"].items():
-            seen = row["outside_ms"][key]
-            print(f"  {key:10} bench {duration_text(told / 1e3):>9}"
-                  f"  outside {duration_text(seen / 1e3):>9}")  # fmt: skip
+        for key in row["bench_ms"] | row["outside_ms"]:
+            told, seen = (
+                duration_text(row[side][key] / 1e3) if key in row[side] else "–"
+                for side in ("bench_ms", "outside_ms")
+            )
+            print(f"  {key:10} bench {told:>9}  outside {seen:>9}")
     if args.output_json:
         args.output_json.write_text(json.dumps(rows, indent=1), encoding="utf-8")
     return 0 if all(row["agree"] for row in rows) else 1

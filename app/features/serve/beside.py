@@ -39,7 +39,7 @@ class Beside(QObject):
         self._tasks: dict[str, Task] = {}
         self._new: dict[str, ManagedProcess] = {}
         self._tried: dict[str, ManagedProcess] = {}  # that failed last
-        self._told: dict[str, ManagedProcess] = {}  # that was ready last
+        self._told: set[str] = set()  # of `_new`: those said to be ready
         self._gone: list[ManagedProcess] = []
         self._moved.connect(self._on_moved)
 
@@ -75,6 +75,7 @@ class Beside(QObject):
 
     def take(self, known: str) -> ManagedProcess:
         """The one that is ready."""
+        self._told.discard(known)
         return self._new.pop(known)
 
     def end(self, process: ManagedProcess, after_ms: int = 0) -> None:
@@ -87,6 +88,7 @@ class Beside(QObject):
 
     def cancel(self, known: str) -> None:
         self._tried.pop(known, None)
+        self._told.discard(known)
         task, process = self._tasks.pop(known, None), self._new.pop(known, None)
         if task is not None:
             task.cancel()
@@ -121,8 +123,8 @@ class Beside(QObject):
             return
         status = process.status
         if status.state is State.READY:
-            if self._told.get(known) is not process:  # several moves may be delivered when it is
-                self._told[known] = process
+            if known not in self._told:  # several moves may be delivered when it is
+                self._told.add(known)
                 self.ready.emit(known)
         elif not status.is_running:
             self._tried[known] = self._new.pop(known)

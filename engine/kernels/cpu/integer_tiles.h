@@ -1,8 +1,8 @@
 /* integer.c's products of many rows, in tiles of AMX.
  *
- * 32 rows of activations stay in a core's first cache while codes pass by, those of 4 bits widened
- * once for all rows. Sums leave the tiles with every group of inputs; vectors scale those of one
- * group while the next one's are under way.
+ * 32 rows of activations stay in a core's first cache while codes pass by: those of 4 bits widened
+ * once for all rows, those of 8 bits fetched before. Sums leave the tiles with every group of inputs;
+ * vectors scale those of one group while the next one's are under way.
  */
 #pragma once
 
@@ -125,9 +125,10 @@ INLINE void dot_groups(const packed *w, const activations *x, int64_t row, int64
         scale_all(&these.last, S, bits);
         k = until;
         if (k < (g + 1) * w->group) break;
-        these.last = (scaling){.upper = to->upper[at], .lower = to->lower[at], .totals = totals,
-                         .x_scales = x->scales + group_at, .x_sums = x->sums + group_at,
-                         .low = has_low ? x->has_low + group_at : NULL, .end = 16 * R};
+        these.last =
+            (scaling){.upper = to->upper[at], .lower = to->lower[at], .totals = totals,
+                      .x_scales = x->scales + group_at, .x_sums = x->sums + group_at,
+                      .low = has_low ? x->has_low + group_at : NULL, .end = 16 * R};
         UNROLLED(s, S) {
             const int64_t of = ((panel + s) * x->groups + g) * LANES;
             these.last.scales[s] = load_numbers(w->scales, of, w->scale_type);
@@ -174,15 +175,13 @@ static void widen_codes(const packed *w, int64_t panel, uint8_t *to) {
     }
 }
 
-/* All rows by `count` panels. */
+/* All rows by `count` panels. after: panels of the next chunk. */
 INLINE void chunk(const packed *w, const activations *x, int64_t rows, int64_t panel, int64_t count,
                   int64_t after, uint8_t *near, void *y, int type, const int bits, const int parts) {
     const uint8_t *codes = bits == 4 ? near : w->codes + panel * w->inputs * LANES;
-    const int64_t blocks = (rows + 31) / 32, left = after * w->inputs * LANES / 64;
+    const int64_t left = bits == 8 ? after * w->inputs * LANES / 64 : 0;
     results found;
-    if (bits == 8)
-        found.next = (lines){codes + count * w->inputs * LANES, left, left, 0, 0,
-                             rows > 16 ? (8 + blocks - 1) / blocks : 16};
+    found.next = (lines){codes + count * w->inputs * LANES, left, left, 0, 0, weight_rate(rows)};
     /* of 4 bits: widened once for all rows */
     for (int64_t n = 0; bits == 4 && n < count; n++)
         widen_codes(w, panel + n, near + n * w->inputs * LANES);

@@ -124,11 +124,11 @@ INLINE void block(const product *p, int64_t row, int64_t output, int64_t count,
 
 /* All rows by `count` outputs. after: outputs of the next chunk. */
 static void chunk(const product *p, int64_t output, int64_t count, int64_t after, uint16_t *near) {
-    const int64_t line = p->inputs / STEP, blocks = (p->rows + 31) / 32;
+    const int64_t line = p->inputs / STEP;
     lines next = {0};
     if (!p->codes)
         next = (lines){(const uint8_t *)(p->weight + (output + count) * p->stride), after * line, line,
-                       0, 2 * (p->stride - p->inputs), p->rows > 16 ? (8 + blocks - 1) / blocks : 16};
+                       0, 2 * (p->stride - p->inputs), weight_rate(p->rows)};
     for (int64_t n = 0; near && n < count; n += 16) {
         uint16_t *to = near + n * p->inputs;
         if (p->codes) numbers_as_operands(p->codes, (output + n) / 16, to);

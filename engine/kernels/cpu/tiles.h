@@ -47,6 +47,12 @@ typedef struct {
     int64_t rate;            /* lines beside each product */
 } lines;
 
+/* Rate at which as many weights are brought as are used, in 32 rows at a time: of the next chunk,
+ * beside the products of this one. 16 rows take half of the products. */
+INLINE int64_t weight_rate(int64_t rows) {
+    return rows > 16 ? (8 + (rows + 31) / 32 - 1) / ((rows + 31) / 32) : 16;
+}
+
 INLINE void bring(lines *of) {
     for (int64_t i = 0; i < of->rate && of->left > 0; i++, of->left--, of->at += 64) {
         _mm_prefetch((const char *)of->at, _MM_HINT_T1);

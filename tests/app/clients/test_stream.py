@@ -64,18 +64,18 @@ def test_token_ids_are_those_of_the_server(server: ScriptedServer) -> None:
         chunk["choices"][0]["token_ids"] = ids
     server.answers[CHAT] = lambda exchange: exchange.stream(*chunks, "[DONE]")
     pieces, reader = streamed(server, ServerType.VLLM)
-    assert [token for piece in pieces for token in piece.token_ids] == [5, 6, 7]
+    assert [piece.token_ids for piece in pieces] == [(5,), (6, 7), ()]
     assert reader.counting is Counting.IDS
     assert server.asked[0]["return_token_ids"] is True
 
 
-def test_usage_with_every_piece_counts_tokens() -> None:
-    reader = ReplyReader()
-    chunks = (
+def test_usage_with_every_piece_counts_tokens(server: ScriptedServer) -> None:
+    server.answers[CHAT] = lambda exchange: exchange.stream(
         chat_chunk("", usage=usage(9, 0)), chat_chunk("ab", usage=usage(9, 3)),
-        chat_chunk("c", usage=usage(9, 4)), chat_chunk(finish="stop", usage=usage(9, 5)),
+        chat_chunk("c", usage=usage(9, 4)), chat_chunk(finish="stop", usage=usage(9, 5)), "[DONE]",
     )  # fmt: skip
-    assert [len(reader.read(chunk).token_ids) for chunk in chunks] == [0, 3, 1, 1]
+    pieces, reader = streamed(server, ServerType.SGLANG)
+    assert [len(piece.token_ids) for piece in pieces] == [0, 3, 1, 1]
     assert (reader.counting, reader.num_tokens) == (Counting.USAGE, 5)
 
 
@@ -95,7 +95,7 @@ def test_usage_beside_the_finish(server: ScriptedServer) -> None:
         chat_chunk("a", usage=None), chat_chunk("b", "stop", usage=usage(3, 2)), "[DONE]"
     )
     pieces, reader = streamed(server, ServerType.TGI)
-    assert sum(len(piece.token_ids) for piece in pieces) == 2
+    assert [len(piece.token_ids) for piece in pieces] == [1, 1]
     assert not any(piece.num_late for piece in pieces)
     assert reader.num_prompt_tokens == 3
 

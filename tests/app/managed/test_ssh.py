@@ -45,7 +45,8 @@ class Sshd:
             "-o", f"AuthorizedKeysFile={folder / 'authorized'}", "-o", "PidFile=none",
             "-o", "PasswordAuthentication=no", "-o", "KbdInteractiveAuthentication=no",
         ]  # fmt: skip
-        self.process = subprocess.Popen(words, stderr=(folder / "log").open("wb"))
+        with (folder / "log").open("wb") as log:
+            self.process = subprocess.Popen(words, stderr=log)
         wait_until(lambda: is_taken(self.port) or self.process.poll() is not None)
         if self.process.poll() is not None:
             said = (folder / "log").read_text().strip()
