@@ -56,7 +56,7 @@ INLINE int64_t distance(const packed *w, int64_t g, const int S, const int bits)
 /* R rows from `row` on by S panels from `panel` on: out [R][S * 16]. fetches: these rows are
  * the first to read the codes. */
 INLINE void tile(const packed *w, const activations *x, int64_t row, int64_t panel, float *out,
-                 const int R, const int S, const int bits, const int parts, const int fetches) {
+                 int fetches, const int R, const int S, const int bits) {
     const int64_t groups = w->inputs / w->group, panel_bytes = w->inputs * bits / 8 * LANES;
     floats total[4][4];
     UNROLLED(r, R) UNROLLED(s, S) total[r][s] = no_floats();
@@ -66,10 +66,12 @@ INLINE void tile(const packed *w, const activations *x, int64_t row, int64_t pan
         const int64_t ahead = distance(w, g, S, bits);
         ints sums[4][4];
         UNROLLED(r, R) UNROLLED(s, S) sums[r][s] = no_ints();
-        add_products(sums, codes, panel_bytes, ahead, x->high + start, x->stride, w->group, R, S,
-                     bits, fetches);
+        const int8_t *high = x->high + start;
+        if (fetches)
+            add_products(sums, codes, panel_bytes, ahead, high, x->stride, w->group, R, S, bits, 1);
+        else add_products(sums, codes, panel_bytes, ahead, high, x->stride, w->group, R, S, bits, 0);
         int has_low = 0;
-        if (parts == 2) UNROLLED(r, R) has_low |= x->has_low[g * x->rows + row + r];
+        UNROLLED(r, R) has_low |= x->has_low[g * x->rows + row + r];
         if (has_low) { /* of the other rows there may be anything */
             ints low[4][4];
             UNROLLED(r, R) UNROLLED(s, S) low[r][s] = no_ints();
@@ -102,17 +104,15 @@ INLINE void keep(const packed *w, int64_t row, int64_t panel, const float *found
                      left < S * LANES ? left : S * LANES, type);
 }
 
-#define TILE(R, S)                                                            \
-    do {                                                                      \
-        if (row == first) tile(w, x, row, panel, found, R, S, bits, parts, 1); \
-        else tile(w, x, row, panel, found, R, S, bits, parts, 0);             \
-        keep(w, row, panel, found, R, S, y, type);                            \
+#define TILE(R, S)                                               \
+    do {                                                         \
+        tile(w, x, row, panel, found, row == first, R, S, bits); \
+        keep(w, row, panel, found, R, S, y, type);               \
     } while (0)
 
 /* Rows from `row` to `end` by S panels, several rows at a time. */
 INLINE void rows_by_panels(const packed *w, const activations *x, int64_t row, int64_t end,
-                           int64_t panel, const int S, const int bits, const int parts, void *y,
-                           int type) {
+                           int64_t panel, const int S, const int bits, void *y, int type) {
     float found[4 * 4 * LANES];
     const int64_t first = row;
 #if WIDE_TILES
@@ -122,22 +122,15 @@ INLINE void rows_by_panels(const packed *w, const activations *x, int64_t row, i
     for (; row < end; row++) TILE(1, S);
 }
 
-/* Panels from `panel` to `last`. A single row reads four panels at once, that enough sums are under
- * way to hide what an addition takes. */
+/* Panels from `panel` to `last`. Four at once, that a single row has enough sums under way to hide
+ * what an addition takes. */
 INLINE void panels(const packed *w, const activations *x, int64_t row, int64_t end, int64_t panel,
-                   int64_t last, const int bits, const int parts, void *y, int type) {
+                   int64_t last, const int bits, void *y, int type) {
 #if WIDE_TILES
-    if (end - row == 1) {
-        float found[4 * 4 * LANES];
-        const int64_t first = row;
-        for (; panel + 4 <= last; panel += 4) TILE(1, 4);
-    }
     for (; panel + 4 <= last; panel += 4)
-        rows_by_panels(w, x, row, end, panel, 4, bits, parts, y, type);
-    for (; panel + 2 <= last; panel += 2)
-        rows_by_panels(w, x, row, end, panel, 2, bits, parts, y, type);
+        rows_by_panels(w, x, row, end, panel, 4, bits, y, type);
 #endif
-    for (; panel < last; panel++) rows_by_panels(w, x, row, end, panel, 1, bits, parts, y, type);
+    for (; panel < last; panel++) rows_by_panels(w, x, row, end, panel, 1, bits, y, type);
 }
 
 #define ROWS_AT_ONCE 128 /* whose activations stay in a core's cache while panels pass by */
@@ -147,9 +140,8 @@ static void panels_of(const packed *w, const activations *x, int64_t rows, int64
                       int64_t last, void *y, int type) {
     for (int64_t row = 0; row < rows; row += ROWS_AT_ONCE) {
         const int64_t end = least(row + ROWS_AT_ONCE, rows);
-        if (w->bits == 4) panels(w, x, row, end, first, last, 4, 2, y, type);
-        else if (w->parts == 2) panels(w, x, row, end, first, last, 8, 2, y, type);
-        else panels(w, x, row, end, first, last, 8, 1, y, type);
+        if (w->bits == 4) panels(w, x, row, end, first, last, 4, y, type);
+        else panels(w, x, row, end, first, last, 8, y, type);
     }
 }
 
@@ -169,7 +161,7 @@ void native_integer_product(const packed *w, const void *x, void *y, int64_t row
     a.low = w->parts == 2 ? a.high + size : 0;
     a.has_low = (uint8_t *)a.high + size * w->parts;
     const int64_t count = (w->outputs + LANES - 1) / LANES;
-    if (a.step && w->parts == 2)
+    if (a.step)
         for (int64_t g = 0; g < groups; g++) memset(a.has_low + g * whole + rows, 0, whole - rows);
     if (rows == 1) round_row(&a, 0, x, type);
 #pragma omp parallel num_threads(threads)

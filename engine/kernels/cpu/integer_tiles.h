@@ -104,8 +104,7 @@ INLINE void dot_tiles(const activations *x, const int8_t *from, const uint8_t *c
  * which is `here` of the chunk's. A group's sums are scaled while the next one's are under way. */
 INLINE void dot_groups(const packed *w, const activations *x, int64_t row, int64_t panel,
                        int64_t here, int64_t k, int64_t end, int64_t g, const uint8_t *codes,
-                       results *to, meanwhile also, const int R, const int S, const int bits,
-                       const int parts) {
+                       results *to, meanwhile also, const int R, const int S, const int bits) {
     besides these = {.next = to->next};
     float(*totals)[BETWEEN] = (float(*)[BETWEEN])(to->totals[0] + here * LANES);
     int first = k == g * w->group;
@@ -114,7 +113,7 @@ INLINE void dot_groups(const packed *w, const activations *x, int64_t row, int64
     for (; k < end; first = 1) {
         const int64_t until = least((g + 1) * w->group, end), place = code_place(x, row, k);
         const int64_t at = w->group > NEAR ? here / 2 : g % 2, group_at = g * x->rows + row;
-        const int has_low = parts == 2 && any_low(x, row, g, R);
+        const int has_low = any_low(x, row, g, R);
         if (these.last.low) scale_all(&these.last, S, bits);
         these.last.at_once = (16 * x->step - 1) / (S * (until - k)) + 1;
         dot_tiles(x, x->high + place, codes + k * LANES, until - k, first, to->upper[at], also, &these, R,
@@ -142,7 +141,7 @@ INLINE void dot_groups(const packed *w, const activations *x, int64_t row, int64
 
 /* 16 * R rows from `row` on by `count` panels, whose codes of 8 bits are `codes`. */
 INLINE void block(const packed *w, const activations *x, int64_t row, int64_t panel, int64_t count,
-                  const uint8_t *codes, results *to, const int R, const int bits, const int parts) {
+                  const uint8_t *codes, results *to, const int R, const int bits) {
     const int64_t group = w->group, several = group < NEAR ? NEAR / group : 1;
     for (int64_t k = 0, end, g = 0; k < w->inputs; k = end, g = k / group) {
         end = group > NEAR ? least(k + NEAR, (g + 1) * group) : least((g + several) * group, w->inputs);
@@ -150,10 +149,10 @@ INLINE void block(const packed *w, const activations *x, int64_t row, int64_t pa
             const uint8_t *from = codes + n * w->inputs * LANES;
             if (count - n > 1)
                 dot_groups(w, x, row, panel + n, n, k, end, g, from, to,
-                           bits == 4 ? beside_24 : beside_28, R, 2, bits, parts);
+                           bits == 4 ? beside_24 : beside_28, R, 2, bits);
             else
                 dot_groups(w, x, row, panel + n, n, k, end, g, from, to,
-                           bits == 4 ? beside_14 : beside_18, R, 1, bits, parts);
+                           bits == 4 ? beside_14 : beside_18, R, 1, bits);
         }
     }
 }
@@ -177,7 +176,7 @@ static void widen_codes(const packed *w, int64_t panel, uint8_t *to) {
 
 /* All rows by `count` panels. after: panels of the next chunk. */
 INLINE void chunk(const packed *w, const activations *x, int64_t rows, int64_t panel, int64_t count,
-                  int64_t after, uint8_t *near, void *y, int type, const int bits, const int parts) {
+                  int64_t after, uint8_t *near, void *y, int type, const int bits) {
     const uint8_t *codes = bits == 4 ? near : w->codes + panel * w->inputs * LANES;
     const int64_t left = bits == 8 ? after * w->inputs * LANES / 64 : 0;
     results found;
@@ -187,8 +186,8 @@ INLINE void chunk(const packed *w, const activations *x, int64_t rows, int64_t p
         widen_codes(w, panel + n, near + n * w->inputs * LANES);
     for (int64_t row = 0; row < rows; row += 32) {
         const int64_t here = least(32, rows - row);
-        if (here > 16) block(w, x, row, panel, count, codes, &found, 2, bits, parts);
-        else block(w, x, row, panel, count, codes, &found, 1, bits, parts);
+        if (here > 16) block(w, x, row, panel, count, codes, &found, 2, bits);
+        else block(w, x, row, panel, count, codes, &found, 1, bits);
         for (int64_t r = 0; r < here; r++)
             for (int64_t n = 0; n < count; n++) {
                 const int64_t start = (panel + n) * LANES;
@@ -208,9 +207,8 @@ static void tiles_of(const packed *w, const activations *x, int64_t rows, int64_
     const int64_t widest = most(2, least(WIDEST, fitting));
     for (int64_t panel = first; panel < last; panel += widest) {
         const int64_t count = least(widest, last - panel), after = least(widest, last - panel - count);
-        if (w->bits == 4) chunk(w, x, rows, panel, count, after, near, y, type, 4, 2);
-        else if (w->parts == 2) chunk(w, x, rows, panel, count, after, near, y, type, 8, 2);
-        else chunk(w, x, rows, panel, count, after, near, y, type, 8, 1);
+        if (w->bits == 4) chunk(w, x, rows, panel, count, after, near, y, type, 4);
+        else chunk(w, x, rows, panel, count, after, near, y, type, 8);
     }
     end_tiles(&before);
 }
