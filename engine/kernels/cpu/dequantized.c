@@ -172,10 +172,25 @@ INLINE void decode_chunk(const packed *w, int64_t panel, int num, int64_t g, int
     }
 }
 
-#define ADD(R)                                                                              \
-    for (; row + (R) <= rows; row += (R))                                                   \
-    add_chunk(x + row * stride + k, stride, plain, count, sums + row * WIDTH, begins,       \
-              totals + row * WIDTH, ends ? scales : 0, R)
+#define ADD(R)                                                                        \
+    for (; row + (R) <= rows; row += (R))                                             \
+    add_chunk(x + row * stride, stride, plain, count, sums + row * WIDTH, begins,     \
+              totals + row * WIDTH, scales, R)
+
+/* The same for any number of rows. */
+static void add_rows(const float *x, int64_t stride, int64_t rows, const float *plain, int64_t count,
+                     float *sums, int begins, float *totals, const float *scales) {
+    int64_t row = 0;
+#if WIDE_TILES
+    ADD(12);
+    ADD(8);
+#else
+    ADD(6);
+#endif
+    ADD(4);
+    ADD(2);
+    ADD(1);
+}
 
 INLINE void many_rows(const packed *w, const float *x, int64_t stride, int64_t first_row,
                       int64_t rows, int64_t panel, int64_t last, const int kind, void *y,
@@ -195,16 +210,7 @@ INLINE void many_rows(const packed *w, const float *x, int64_t stride, int64_t f
                 const int64_t count = end - k < CHUNK ? end - k : CHUNK;
                 const int begins = k == start, ends = k + count == end;
                 decode_chunk(w, panel, num, g, k, count, plain, kind);
-                int64_t row = 0;
-#if WIDE_TILES
-                ADD(12);
-                ADD(8);
-#else
-                ADD(6);
-#endif
-                ADD(4);
-                ADD(2);
-                ADD(1);
+                add_rows(x + k, stride, rows, plain, count, sums, begins, totals, ends ? scales : 0);
             }
         }
         const int64_t output = panel * LANES, left = w->outputs - output;
