@@ -18,10 +18,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
+from weakref import ReferenceType, ref
 
 import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_map_only
 
 from engine.attention.interface import AttentionBackend, AttentionOptions, active, before_layer
 from engine.batch.batch import Batch
@@ -29,7 +31,7 @@ from engine.batch.transfer import CPU, Staging, capacity_for
 from engine.kernels.cpu.library import listen, new_scratch
 from engine.units import bytes_text
 
-MOST_ROWS = 16
+MOST_ROWS = 64
 """Of a recorded step: beyond, Python takes a small part of it and memory grows."""
 
 MOST_BYTES = 64 * 2**20
@@ -54,6 +56,8 @@ class Recorder(TorchDispatchMode):
         super().__init__()
         self.calls: list[Call] = []
         self.memory: list[Tensor] = []  # compiled code knows addresses alone
+        # what the step itself holds of each
+        self._held: dict[int, list[ReferenceType[Tensor]]] = {}
         self._is_paused = False
 
     def __torch_dispatch__(
@@ -61,9 +65,7 @@ class Recorder(TorchDispatchMode):
     ) -> Any:
         kwargs = kwargs or {}
         result = function(*args, **kwargs)
-        if not self._is_paused:
-            self._note(function, args, kwargs, result)
-        return result
+        return result if self._is_paused else self._noted(function, args, kwargs, result)
 
     def note_compiled(self, function: Callable[..., object], arguments: tuple[Any, ...]) -> None:
         """A call of `Library`."""
@@ -78,7 +80,36 @@ class Recorder(TorchDispatchMode):
         finally:
             self._is_paused = before
 
-    def _note(self, function: Any, args: Any, kwargs: Mapping[str, Any], result: Any) -> None:
+    def keep(self, result: Tensor) -> Tensor:
+        """`result`, in memory that nothing reads any more if there is some of its size."""
+        kept = result
+        if result.is_contiguous():
+            free = next((one for one in self.memory if self._is_free(one, result.nbytes)), None)
+            if free is None:
+                self.memory.append(result.reshape(-1).view(torch.uint8))
+            else:
+                kept = free.view(result.dtype).view(result.shape).copy_(result)
+        else:
+            self.memory.append(self.held(result))
+        self._hold(kept)
+        return kept
+
+    def held(self, of: Any) -> Any:
+        """Tensors of a recorded call: they count as nothing that the step refers to."""
+        own = lambda one: one.detach() if _memory_of(one) in self._held else one
+        return tree_map_only(Tensor, own, of)
+
+    def _hold(self, tensor: Tensor) -> None:
+        self._held.setdefault(_memory_of(tensor), []).append(ref(tensor))
+
+    def _is_free(self, memory: Tensor, size: int) -> bool:
+        if memory.nbytes != size or not memory.is_contiguous():
+            return False
+        place = _memory_of(memory)
+        self._held[place] = alive = [one for one in self._held[place] if one() is not None]
+        return not alive
+
+    def _noted(self, function: Any, args: Any, kwargs: Mapping[str, Any], result: Any) -> Any:
         schema = function._schema
         name = schema.name.removeprefix("aten::")
         results = _several(result)
@@ -89,19 +120,23 @@ class Recorder(TorchDispatchMode):
         ):
             raise UnrecordableError(f"the step reads numbers ({name})")
         if schema.is_mutable:
-            self.calls.append((function, args, kwargs))
-            return
+            self.calls.append((function, self.held(args), self.held(kwargs)))
+            return result
         if any(one.alias_info is not None for one in schema.returns):
             given = {_memory_of(one) for one in args if isinstance(one, Tensor)}
-            if all(_memory_of(one) in given for one in results):
-                return  # a view; a reshape may be a copy
-        self.memory += results
-        if name.startswith(_ALLOCATES):
-            return
-        if (into := _into(function)) is not None:
-            self.calls.append((into, args, {**kwargs, "out": result}))
-        else:
-            self.calls.append((_again, (function, args, kwargs, results), {}))
+            if all(_memory_of(one) in given for one in results):  # a view; a reshape may be a copy
+                for one in results:
+                    if _memory_of(one) in self._held:
+                        self._hold(one)
+                return result
+        kept = [self.keep(one) for one in results]
+        if not name.startswith(_ALLOCATES):
+            given, named, out = self.held((args, kwargs, kept))
+            if (into := _into(function)) is not None:
+                self.calls.append((into, given, {**named, "out": out[0]}))
+            else:
+                self.calls.append((_again, (function, given, named, out), {}))
+        return type(result)(kept) if isinstance(result, tuple | list) else kept[0]
 
 
 def _is_masked(args: Any) -> bool:
@@ -111,7 +146,8 @@ def _is_masked(args: Any) -> bool:
 
 
 def _memory_of(tensor: Tensor) -> int:
-    return tensor.untyped_storage().data_ptr()
+    """Its address; -1 of a weight that oneDNN lays out, which has none to tell."""
+    return -1 if tensor.layout is not torch.strided else tensor.untyped_storage().data_ptr()
 
 
 def _into(function: Any) -> Any:
@@ -152,12 +188,12 @@ class _Attention:
     def _noted(self, compute: Callable[..., Tensor], *args: Any) -> Tensor:
         recorder = self._recorder
         with recorder.paused():
-            result = compute(*args)
-        recorder.memory.append(result)
+            result = recorder.keep(compute(*args))
+            given, to = recorder.held((args, result))
 
         def again() -> None:
             before_layer()
-            result.copy_(compute(*args))
+            to.copy_(compute(*given))
 
         recorder.calls.append((again, (), {}))
         return result

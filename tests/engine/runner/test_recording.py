@@ -153,6 +153,23 @@ def test_what_takes_too_much_memory_is_not_kept(monkeypatch: pytest.MonkeyPatch)
     assert made.nbytes <= 2000 and not made.fits(decode(1))
 
 
+def test_results_follow_each_other_in_the_same_memory() -> None:
+    """Each as long as the step refers to it, by a view of it too."""
+
+    def compute(ids: Tensor) -> Tensor:
+        first = (ids * 2).view(1, -1)
+        total = ids
+        for _ in range(10):
+            total = total + 1
+        return total + first[0]
+
+    made = recordings(compute)
+    for tokens in ((1, 2), (5, 3), (7, 9)):
+        expected: list[float] = compute(torch.tensor(tokens)).tolist()
+        assert logits(made, *tokens) == expected
+    assert made.nbytes == 3 * 16, "the first, and two that take turns"
+
+
 def test_numbers_that_come_once_are_launched() -> None:
     made = recordings(lambda ids: ids + 1)
     for tokens in ((1,), (1, 2), (1,), (1, 2, 3)):
