@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from engine.hardware.peaks import Peaks, WeightRate
 from engine.snapshot import StepEntry, StepRecord
-from engine.telemetry.gain import GainEstimate, MeasuredGain, corrected
+from engine.telemetry.gain import FASTER, GainEstimate, MeasuredGain, corrected
 from engine.telemetry.situation import Situation
 from engine.telemetry.step_cost import ModelCost, Work, least_time
 from engine.telemetry.what_if import gain_estimates
@@ -251,6 +251,12 @@ def test_an_estimate_includes_what_was_measured_and_says_so(
     again = corrected(found._replace(why=one.why), gain)
     assert (again.low, again.high) == pytest.approx((found.low, found.high))
     assert corrected(one, None) == one
+
+
+def test_a_range_with_a_slowdown_is_not_called_faster() -> None:
+    one = GainEstimate("s", "S", "v", 0.3, 3.14, FASTER, "Why.")
+    assert FASTER not in one.text and FASTER in one._replace(low=1.1).text
+    assert "throughput" in one._replace(gains="throughput").text
 
 
 def test_one_slow_step_does_not_widen_the_estimates() -> None:
