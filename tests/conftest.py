@@ -103,6 +103,8 @@ QT_FIXTURES = {"qapp", "qtbot", "qapp_cls", "qtlog", "qtmodeltester"}
 
 def pytest_unconfigure() -> None:
     heap.restore()
+    if "tests.encoders" in sys.modules:
+        sys.modules["tests.encoders"].end()
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -124,6 +126,15 @@ def same_numbers() -> None:
             torch.manual_seed(0)
         else:  # that one keeps the stack for every kind of device that is not in use: 2 ms
             torch.default_generator.manual_seed(0)
+
+
+@pytest.fixture(autouse=True)
+def kept_encoders(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A test's tokenizers encode in the processes of those before."""
+    if "engine.text.pool" in sys.modules:
+        from tests.encoders import KeptProcess
+
+        monkeypatch.setattr("engine.text.pool.WorkerProcess", KeptProcess)
 
 
 _budgets: dict[EngineConfig, TokenBudget] = {}
@@ -238,6 +249,8 @@ def _leaks(threads: set[threading.Thread], timers: set[int], windows: set[int]) 
 
 
 def _new_threads(before: set[threading.Thread]) -> list[threading.Thread]:
+    if "tests.encoders" in sys.modules:
+        before = before | sys.modules["tests.encoders"].threads()
     return [
         thread
         for thread in threading.enumerate()
