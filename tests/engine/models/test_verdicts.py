@@ -10,6 +10,7 @@ import pytest
 import transformers
 
 from engine.errors import LoadCancelled, UnsupportedModelError
+from engine.kernels.cpu.library_cache import CACHE_VARIABLE, cache_folder
 from engine.limited_process import LimitExceeded, ProcessCrashed, TargetFailed
 from engine.models import smoke_test, verdicts
 from engine.models.smoke_test import TESTED, check_architecture
@@ -33,7 +34,14 @@ class Runs:
 
 @pytest.fixture(autouse=True)
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("INFERDECK_CACHE_DIR", str(tmp_path / "cache"))
+    """Of results alone: kernels that were compiled on this machine are not compiled again."""
+
+    def folder(name: str) -> Path:
+        with pytest.MonkeyPatch.context() as own:
+            own.setenv(CACHE_VARIABLE, str(tmp_path / "cache"))
+            return cache_folder(name)
+
+    monkeypatch.setattr(verdicts, "cache_folder", folder)
     return tmp_path / "cache" / "smoke-tests"
 
 
@@ -118,9 +126,8 @@ def test_a_damaged_file_is_ignored(runs: Runs, cache: Path, content: bytes) -> N
     assert recorded(file.name) == Verdict(file.name, None)
 
 
-def test_no_cache_is_no_error(runs: Runs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "file").touch()
-    monkeypatch.setenv("INFERDECK_CACHE_DIR", str(tmp_path / "file"))
+def test_no_cache_is_no_error(runs: Runs, cache: Path) -> None:
+    cache.parent.touch()
     check_architecture(*build("OlmoConfig"))
     check_architecture(*build("OlmoConfig"))
     assert runs.calls == 2
