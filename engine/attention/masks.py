@@ -23,6 +23,10 @@ from engine.errors import UnsupportedModelError
 log = logging.getLogger(__name__)
 
 _DESCRIBE = "inferdeck-masks"
+_MOST_KNOWN = 32
+_known: dict[tuple[type[nn.Module], str], dict[str, Visible]] = {}
+"""What was read of models, by class and configuration: a model is loaded again for every setting
+that changes its weights, and running it took half of that load."""
 
 
 class _Described(NamedTuple):
@@ -39,8 +43,22 @@ def bind_masks(model: nn.Module, max_model_len: int) -> None:
 
     Raises UnsupportedModelError for a mask that is neither causal, nor a causal window, nor causal
     in chunks, and for windows of 0 tokens. A class that cannot run this way keeps the windows that
-    it passes itself.
+    it passes itself. A model of the same class and configuration is not run again.
     """
+    config: Any = model.config
+    key = type(model), repr(config.to_dict())
+    if (known := _known.get(key)) is None:
+        known = _read(model)
+        if len(_known) >= _MOST_KNOWN:
+            _known.clear()
+        _known[key] = known
+    for path, found in known.items():
+        visible = Visible(*(_below(size, max_model_len) for size in found))
+        setattr(model.get_submodule(path), VISIBLE, visible)
+
+
+def _read(model: nn.Module) -> dict[str, Visible]:
+    """What the masks of `model` say, by the paths of its attention modules."""
     from engine.lazy_transformers import ALL_MASK_ATTENTION_FUNCTIONS, AttentionInterface
 
     AttentionInterface.register(_DESCRIBE, _keep)
@@ -60,9 +78,11 @@ def bind_masks(model: nn.Module, max_model_len: int) -> None:
         log.info("cannot read the attention masks of %s: %s", type(model).__name__, error)
     finally:
         config._attn_implementation, config._experts_implementation = before
-    for module in model.modules():
-        if found := module.__dict__.get(VISIBLE):
-            setattr(module, VISIBLE, Visible(*(_below(size, max_model_len) for size in found)))
+    return {
+        path: module.__dict__[VISIBLE]
+        for path, module in model.named_modules()
+        if VISIBLE in module.__dict__
+    }
 
 
 def copy_masks(source: nn.Module, target: nn.Module) -> None:

@@ -62,6 +62,21 @@ def test_each_layer_keeps_what_its_mask_says(
     assert bound(other) == expected
 
 
+def test_a_model_that_was_loaded_before_is_not_run_again() -> None:
+    first = on_meta("MistralConfig", sliding_window=6)
+    bind_masks(first, LENGTH)
+    for window, length, expected in (
+        (6, LENGTH, [(6, None)] * 4),
+        (6, 6, [EVERYTHING] * 4),
+        (7, LENGTH, []),  # another one, which cannot run
+    ):
+        again = on_meta("MistralConfig", sliding_window=window)
+        again.forward = None
+        bind_masks(again, length)
+        assert bound(again) == expected
+    assert bound(first) == [(6, None)] * 4
+
+
 @pytest.mark.parametrize("family", FAMILIES)
 def test_the_masks_of_every_tested_type_are_known(family: str) -> None:
     name, own = FAMILIES[family]
