@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -124,14 +124,33 @@ def _use_own_linears(model: nn.Module, slots: Slots) -> None:
                 slots[f"{path}.bias"] = Slot(own, "bias")
 
 
+Agreed = tuple[frozenset[str], dict[str, str]]
+_MOST_KNOWN = 32
+_known: dict[Hashable, Agreed] = {}
+"""What was found of configurations whose replacements all agree: a check that failed may have
+lacked memory."""
 _POOL_NUMBERS = 1 << 18  # a MiB: few against the weights of a layer
 
 
 def kinds_that_agree(
     config: Any, max_model_len: int, dtype: torch.dtype, device: str, with_experts: bool
-) -> tuple[frozenset[str], dict[str, str]]:
+) -> Agreed:
     """(kinds of replacements that agree with what they replace, kind -> outcome in words), as
-    `device` computes one layer of each structure with random weights."""
+    `device` computes one layer of each structure with random weights. Where all agree, the next
+    load of this configuration computes nothing."""
+    key = type(config), repr(config.to_dict()), max_model_len, dtype, device, with_experts
+    if (found := _known.get(key)) is None:
+        found = _compare(config, max_model_len, dtype, device, with_experts)
+        if found[0] == found[1].keys():
+            if len(_known) >= _MOST_KNOWN:
+                _known.clear()
+            _known[key] = found
+    return found
+
+
+def _compare(
+    config: Any, max_model_len: int, dtype: torch.dtype, device: str, with_experts: bool
+) -> Agreed:
     with torch.random.fork_rng(devices=[]):
         small = copy.deepcopy(config)
         shrink_vocabulary(small)

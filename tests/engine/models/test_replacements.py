@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import torch
 from torch import nn
 
 from engine.kernels.linear import Linear
+from engine.models import prepare as preparing
 from engine.models.architecture import build_on_meta
 from engine.models.checkpoint import Checkpoint
 from engine.models.layers.norm import FusedRMSNorm, norm_swaps
@@ -244,6 +246,31 @@ class TestVerification:
         assert len(model.model.layers) == 5
         assert model.config._attn_implementation == "sdpa"
 
+    def test_a_configuration_that_agrees_is_compared_once(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        import engine.models.layers.replacement as verify
+
+        compared: list[torch.dtype] = []
+
+        def compare(model: Any, swaps: Any, dtype: torch.dtype) -> Any:
+            compared.append(dtype)
+            return keep_what_agrees(model, swaps, dtype)
+
+        monkeypatch.setattr(preparing, "_known", {})
+        monkeypatch.setattr(preparing, "keep_what_agrees", compare)
+        config, other = (make_model("qwen2", num_hidden_layers=n).config for n in (2, 3))
+        find = lambda config, dtype: preparing.kinds_that_agree(config, 64, dtype, "cpu", False)
+        assert find(config, torch.float32) == find(copy.deepcopy(config), torch.float32)
+        assert compared == [torch.float32]
+        find(other, torch.float32)
+        find(config, torch.bfloat16)
+        assert compared == [torch.float32, torch.float32, torch.bfloat16]
+        monkeypatch.setitem(verify.TOLERANCE, torch.float16, -1.0)
+        for _ in range(2):  # where one differs it may be the machine
+            assert not find(config, torch.float16)[0]
+        assert compared[3:] == [torch.float16] * 2
+
     def test_what_is_taken_out_after_loading_still_has_its_weights(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -251,6 +278,7 @@ class TestVerification:
 
         model = make_model("qwen2")
         model.save_pretrained(tmp_path)
+        monkeypatch.setattr(preparing, "_known", {})
         monkeypatch.setitem(verify.TOLERANCE, torch.float32, -1.0)  # nothing agrees
         checkpoint = Checkpoint.open(tmp_path)
         loaded = load_model(LoadRequest(checkpoint, torch.float32, "cpu", "auto", 0, 64))
