@@ -89,11 +89,13 @@ def command_words(launch: Launch, port: int, name: str) -> list[str]:
     container. Raises InferdeckError where a program is missing."""
     if launch.place is Place.SSH:
         return _over_ssh(launch, port)
+    after: list[str] = []
     if launch.place is Place.CONTAINER:
         words = _container(launch, port, name)
+        after = [words[0], "rm", "-f", name]  # it outlives a killed command that ran it
     else:
         words = engine_words(launch, port)
-    return supervised(sys.executable, GRACE_S, words, stays=launch.stays)
+    return supervised(sys.executable, GRACE_S, words, after=after, stays=launch.stays)
 
 
 def _over_ssh(launch: Launch, port: int) -> list[str]:
@@ -139,13 +141,6 @@ def _container(launch: Launch, port: int, name: str) -> list[str]:
         return [*words, launch.image, *inside]
     module = engine_words(launch, CONTAINER_PORT, "0.0.0.0")[1:]  # inside; published above
     return [*words, "--entrypoint", "python3", launch.image, *module]
-
-
-def removal_words(launch: Launch, name: str) -> list[str]:
-    """What removes the container of a killed command; none elsewhere."""
-    if launch.place is not Place.CONTAINER:
-        return []
-    return [program(("docker", "podman")), "rm", "-f", name]
 
 
 def program(names: tuple[str, ...]) -> str:

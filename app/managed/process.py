@@ -7,26 +7,17 @@
 from __future__ import annotations
 
 import logging
-import subprocess
 import threading
 import time
 import urllib.error
 import urllib.request
 from collections import deque
 from collections.abc import Callable
-from contextlib import suppress
 from enum import StrEnum
 from typing import NamedTuple
 
 from app.managed.arguments import engine_environment
-from app.managed.command import (
-    GRACE_S,
-    LOOPBACK,
-    command_words,
-    free_port,
-    is_taken,
-    removal_words,
-)
+from app.managed.command import GRACE_S, LOOPBACK, command_words, free_port, is_taken
 from app.managed.failures import why_ended
 from app.managed.handle import Child, Staying
 from app.managed.launch import Launch
@@ -89,7 +80,6 @@ class ManagedProcess:
         is_free = port and not any(map(is_taken, range(port, port + count)))
         self.port = port if found is not None or is_free else free_port(count + 1)
         self._on_change = on_change
-        self._removal = removal_words(launch, name)
         self._lines: deque[str] = deque(maxlen=LINES)
         self._status = Status(State.STARTING)
         self._lock = threading.Lock()
@@ -188,7 +178,6 @@ class ManagedProcess:
             if stopped_at is not None and time.monotonic() - stopped_at > STOP_S:
                 self._handle.kill()
         self._reader.join(1.0)  # a grandchild may hold the pipe
-        self._remove()
         self._handle.finish()
         error = None
         if self._stopped_at is None:
@@ -214,12 +203,6 @@ class ManagedProcess:
                 log.debug("health: %r", error)
                 return False
         return False
-
-    def _remove(self) -> None:
-        """A container outlives the command that ran it, where that was killed."""
-        if self._removal:
-            with suppress(OSError, subprocess.TimeoutExpired):
-                subprocess.run(self._removal, capture_output=True, timeout=STOP_S, check=False)
 
     def _say(self, status: Status, only_from: State | None = None) -> None:
         with self._lock:

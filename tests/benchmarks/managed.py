@@ -25,7 +25,7 @@ from typing import Any
 import psutil
 
 from app.paths import starter_model
-from tests.app.managed.test_ssh import Sshd
+from tests.app.managed.conftest import Sshd
 
 WAIT_S = 400.0
 SAID_S = 5.0

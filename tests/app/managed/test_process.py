@@ -26,22 +26,9 @@ from app.managed.process import ManagedProcess, State
 from app.managed.supervisor import supervised
 from app.paths import data_dir
 from engine.errors import InferdeckError
-from tests import ROOT
-from tests.app.managed.conftest import WAIT_S, Start, wait_until
+from tests.app.managed.conftest import WAIT_S, Start, engine_of, has_ended, ready, wait_until
 
 NAME = "inferdeck-test"
-
-
-def engine_of(process: ManagedProcess) -> psutil.Process:
-    """The engine's own process, below its supervisor."""
-    children = psutil.Process(process.pid).children(recursive=True)
-    return next(one for one in children if "vllm.entrypoints.cli.main" in one.cmdline())
-
-
-def ready(process: ManagedProcess) -> ManagedProcess:
-    wait_until(lambda: process.status.state is not State.STARTING)
-    assert process.status.state is State.READY, process.lines[-5:]
-    return process
 
 
 def test_it_starts_serves_and_stops(start: Start, launch: Launch) -> None:
@@ -120,28 +107,6 @@ def test_its_last_words_are_the_reason(start: Start, launch: Launch) -> None:
     assert error is not None and "does not support this model" in error.cause
 
 
-def test_it_ends_with_a_program_that_was_killed(launch: Launch) -> None:
-    """The supervisor's input closes, whatever ended the window."""
-    code = (
-        "import sys, time, msgspec\n"
-        "from app.managed.launch import Launch\n"
-        "from app.managed.process import ManagedProcess\n"
-        "made = ManagedProcess(msgspec.json.decode(sys.argv[1], type=Launch), lambda: None)\n"
-        "while made.status.state == 'starting': time.sleep(0.05)\n"
-        "print(made.port, flush=True)\n"
-        "time.sleep(600)\n"
-    )
-    words = [sys.executable, "-c", code, msgspec.json.encode(launch).decode()]
-    window = subprocess.Popen(words, stdout=subprocess.PIPE, text=True, cwd=ROOT)
-    assert window.stdout is not None
-    with window.stdout:
-        port = int(window.stdout.readline())
-    assert is_taken(port)
-    os.kill(window.pid, signal.SIGKILL)
-    window.wait()
-    wait_until(lambda: not is_taken(port))
-
-
 def test_a_grandchild_ends_with_the_engine(start: Start, tmp_path: Path) -> None:
     """Workers of a killed engine keep the memory of GPUs otherwise."""
     file = tmp_path / "pid"
@@ -153,7 +118,7 @@ def test_a_grandchild_ends_with_the_engine(start: Start, tmp_path: Path) -> None
     assert shell is not None
     shell.kill()
     assert process.wait(WAIT_S)
-    wait_until(lambda: not worker.is_running() or worker.status() == psutil.STATUS_ZOMBIE)
+    wait_until(lambda: has_ended(worker))
 
 
 def test_any_server_runs_by_its_command(start: Start, launch: Launch) -> None:

@@ -2,14 +2,8 @@
 
 from __future__ import annotations
 
-import os
-import shutil
-import subprocess
 import time
-from collections.abc import Iterator
-from pathlib import Path
 
-import psutil
 import pytest
 from msgspec.structs import replace
 
@@ -18,79 +12,22 @@ from app.clients.target import Target
 from app.managed import command
 from app.managed import process as process_module
 from app.managed.arguments import read_flags
-from app.managed.command import free_port, is_taken
-from app.managed.launch import Launch, Place
-from app.managed.process import ManagedProcess, State
+from app.managed.command import is_taken
+from app.managed.launch import Launch
+from app.managed.process import ManagedProcess
 from engine.errors import InferdeckError
-from tests.app.managed.conftest import WAIT_S, Start, wait_until
-
-SSHD = shutil.which("sshd", path=f"{os.environ.get('PATH', '')}:/usr/sbin")
-pytestmark = pytest.mark.skipif(
-    not (SSHD and shutil.which("ssh-keygen")), reason="needs sshd and ssh-keygen"
+from tests.app.managed.conftest import (
+    WAIT_S,
+    Sshd,
+    Start,
+    engine_of,
+    has_ended,
+    needs_sshd,
+    ready,
+    wait_until,
 )
 
-
-class Sshd:
-    """Its options for the client are those of a user who has connected before."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder, self.port = folder, free_port()
-        for name in ("host", "user", "other"):
-            self.make_key(name)
-        self.trust("host")
-        (folder / "authorized").write_text((folder / "user.pub").read_text())
-        words = [
-            str(SSHD), "-D", "-e", "-f", "/dev/null", "-p", str(self.port),
-            "-h", str(folder / "host"), "-o", "ListenAddress=127.0.0.1", "-o", "StrictModes=no",
-            "-o", f"AuthorizedKeysFile={folder / 'authorized'}", "-o", "PidFile=none",
-            "-o", "PasswordAuthentication=no", "-o", "KbdInteractiveAuthentication=no",
-        ]  # fmt: skip
-        with (folder / "log").open("wb") as log:
-            self.process = subprocess.Popen(words, stderr=log)
-        wait_until(lambda: is_taken(self.port) or self.process.poll() is not None)
-        if self.process.poll() is not None:
-            said = (folder / "log").read_text().strip()
-            # of root alone: a path that is built into sshd, which its service makes
-            without = pytest.skip if "privilege separation directory" in said else pytest.fail
-            without(f"sshd does not start: {said}")
-
-    def make_key(self, name: str) -> None:
-        words = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(self.folder / name)]
-        subprocess.run(words, check=True)
-
-    def trust(self, name: str) -> None:
-        key = (self.folder / f"{name}.pub").read_text()
-        (self.folder / "known").write_text(f"[127.0.0.1]:{self.port} {key}")
-
-    @property
-    def options(self) -> tuple[str, ...]:
-        known = f"UserKnownHostsFile={self.folder / 'known'}"
-        return ("-F", "none", "-p", str(self.port), "-i", str(self.folder / "user"), "-o", known,
-                "-o", "IdentitiesOnly=yes")  # fmt: skip
-
-    def close(self) -> None:
-        self.process.terminate()
-        self.process.wait()
-
-
-@pytest.fixture
-def sshd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Sshd]:
-    made = Sshd(tmp_path)
-    monkeypatch.setattr(command, "SSH", (*command.SSH, *made.options))
-    monkeypatch.setattr("app.managed.arguments.SSH", command.SSH)
-    yield made
-    made.close()
-
-
-@pytest.fixture
-def afar(launch: Launch) -> Launch:
-    return replace(launch, place=Place.SSH, host="127.0.0.1")
-
-
-def ready(process: ManagedProcess) -> ManagedProcess:
-    wait_until(lambda: process.status.state is not State.STARTING)
-    assert process.status.state is State.READY, process.lines[-5:]
-    return process
+pytestmark = needs_sshd
 
 
 def cause(process: ManagedProcess) -> str:
@@ -128,19 +65,16 @@ def test_nobody_there_is_said(sshd: Sshd, start: Start, afar: Launch) -> None:
     assert "cannot be reached" in cause(start(afar))
 
 
-def test_a_link_that_breaks_ends_the_engine_there(
-    sshd: Sshd, start: Start, afar: Launch, tmp_path: Path
-) -> None:
+def test_a_link_that_breaks_ends_the_engine_there(sshd: Sshd, start: Start, afar: Launch) -> None:
     slow = replace(afar, environment={"SCRIPTED_STEP": "30"})
     process = start(slow)
-    pid = lambda: next((s for s in process.lines if s.startswith("supervisor: pid ")), "")
-    wait_until(lambda: bool(pid()))
-    engine = Path(f"/proc/{pid().split()[-1]}")
+    engine = engine_of(process)
     began = time.monotonic()
-    _kill_sessions(sshd.process.pid)
+    for one in sshd.sessions:
+        one.kill()
     assert "lost" in cause(process)
     assert time.monotonic() - began < 5.0
-    wait_until(lambda: not engine.exists() or "Z" in (engine / "stat").read_text().split()[2])
+    wait_until(lambda: has_ended(engine))
 
 
 def test_a_link_that_dies_in_silence_ends_the_engine_there(
@@ -150,23 +84,11 @@ def test_a_link_that_dies_in_silence_ends_the_engine_there(
     monkeypatch.setattr(command, "SILENCE_S", 3.0)
     monkeypatch.setattr(process_module, "BEAT_S", 0.2)
     process = ready(start(afar))
-    pid = next(s for s in process.lines if s.startswith("supervisor: pid "))
-    engine = psutil.Process(int(pid.split()[-1]))
-    stopped = _sessions(sshd.process.pid)
+    engine = engine_of(process)
+    stopped = sshd.sessions
     for one in stopped:
         one.suspend()
     assert "lost" in cause(process)
-    wait_until(lambda: not engine.is_running() or engine.status() == psutil.STATUS_ZOMBIE)
+    wait_until(lambda: has_ended(engine))
     for one in stopped:
         one.resume()
-
-
-def _sessions(pid: int) -> list[psutil.Process]:
-    children = psutil.Process(pid).children(recursive=True)
-    return [one for one in children if one.name().startswith("sshd")]
-
-
-def _kill_sessions(pid: int) -> None:
-    """End every connection of a server."""
-    for one in _sessions(pid):
-        one.kill()
