@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
-from app.bench.sweep import COLUMNS
+from app.bench.sweep import COLUMNS, Point, figure_of
 from app.storage.intervals import Difference, difference_of
 
-Rounds = Sequence[Mapping[str, Any]]
-"""The figures of each repetition."""
 
-
-def differences(before: Rounds, after: Rounds) -> list[Difference | None]:
-    """Of each of `COLUMNS`; None where a side has no such figure."""
+def differences(before: Point, after: Point) -> list[Difference | None]:
+    """Of each of `COLUMNS`, as the table has it: of all repetitions together. None where a side
+    has no such figure."""
     return [
-        difference_of(_samples(before, key, statistic), _samples(after, key, statistic))
+        difference_of(
+            figure_of(before, key, statistic),
+            figure_of(after, key, statistic),
+            before.samples(key, statistic),
+            after.samples(key, statistic),
+        )
         for key, statistic, _, _ in COLUMNS
     ]
 
@@ -42,8 +44,3 @@ def rows(found: Mapping[str, Sequence[Difference | None]]) -> list[list[str]]:
         if any(one is not None for one in own):
             lines.append([title, *("-" if one is None else str(one) for one in own)])
     return lines
-
-
-def _samples(rounds: Rounds, key: str, statistic: str) -> list[float]:
-    found = (one[key][statistic] if statistic else one[key] for one in rounds)
-    return [value for value in found if value is not None]

@@ -30,7 +30,7 @@ def engines_in_words(points: Sequence[Point]) -> str:
 
 
 def _against(point: Point, base: Point) -> str:
-    found, parts = differences(base.rounds, point.rounds), []
+    found, parts = differences(base, point), []
     for (key, statistic, title, _), one in zip(COLUMNS, found, strict=True):
         if (key, statistic) not in _LEADING or one is None:
             continue

@@ -17,8 +17,8 @@ from app.bench.engine_changes import baseline
 from app.bench.export import html_page, write
 from app.bench.goals import FIGURES, NAMES
 from app.bench.ranking import pareto, users_under
-from app.bench.record import BenchResult, figure_of, level_of
-from app.bench.sweep import COLUMNS, ENGINE, Point, axis_title, value_words
+from app.bench.record import BenchResult
+from app.bench.sweep import COLUMNS, ENGINE, Point, axis_title, figure_of, level_of, value_words
 from app.storage.intervals import ONE_RUN
 from engine.units import NOTHING, change_text, duration_text, rate_text
 
@@ -55,9 +55,7 @@ def as_dict(result: BenchResult) -> dict[str, Any]:
             if (half := point.interval(key, statistic)) is not None
         }
         base = baseline(point, result.points)
-        changes = {} if base is None else differences_as_dict(
-            differences(base.rounds, point.rounds)
-        )  # fmt: skip
+        changes = {} if base is None else differences_as_dict(differences(base, point))
         points.append({
             "settings": point.settings, **point.figures, "goodput": point.goodput(result.goals),
             "interval_95": intervals, "change": changes, "error": point.error or None,
@@ -104,7 +102,7 @@ def change_cells(point: Point, before: Point, result: BenchResult) -> tuple[list
     row = [value_words(name, value) for name, value in point.settings.items()]
     if _has_predictions(result):
         row += [NOTHING for _ in predicted_heads(result)]
-    found = differences(before.rounds, point.rounds)
+    found = differences(before, point)
     row += [NOTHING if one is None else str(one) for one in found]
     return [*row, NOTHING], "" if has_interval(found) else ONE_RUN
 
@@ -176,7 +174,7 @@ def as_csv(result: BenchResult) -> str:
     for point in result.points:
         row: list[Any] = list(point.settings.values())
         base = baseline(point, result.points)
-        changes = differences(base.rounds if base is not None else (), point.rounds)
+        changes = differences(base or Point({}), point)
         for (key, statistic, _, _), change in zip(COLUMNS, changes, strict=True):
             row += [figure_of(point, key, statistic), point.interval(key, statistic)]
             if has_changes:

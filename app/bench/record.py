@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Any
 
 import msgspec
 
@@ -61,19 +60,6 @@ class BenchResult:
         """The goal that charts and predictions show: the first one that is set, else ITL."""
         order = ["itl", "ttft", "e2el", "tpot"]
         return next(iter(sorted(self.goals.limits, key=order.index)), "itl")
-
-
-def figure_of(point: Point, key: str, statistic: str) -> float | None:
-    """A figure of `COLUMNS`; of a p99 without enough samples the maximum."""
-    return level_of(point.figures, key, statistic) if point.is_measured else None
-
-
-def level_of(figures: Mapping[str, Any], key: str, statistic: str) -> float | None:
-    found = figures[key]
-    if not statistic:
-        return None if found is None else float(found)
-    level = found[statistic]
-    return found["max"] if level is None else level
 
 
 _BEST = {

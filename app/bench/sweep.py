@@ -117,6 +117,19 @@ class Point:
         return half_interval(self.samples(key, statistic))
 
 
+def figure_of(point: Point, key: str, statistic: str) -> float | None:
+    """A figure of `COLUMNS`; of a p99 without enough samples the maximum."""
+    return level_of(point.figures, key, statistic) if point.is_measured else None
+
+
+def level_of(figures: Mapping[str, Any], key: str, statistic: str) -> float | None:
+    found = figures[key]
+    if not statistic:
+        return None if found is None else float(found)
+    level = found[statistic]
+    return found["max"] if level is None else level
+
+
 class Trial(NamedTuple):
     """One run of a point; it ends early once it cannot reach so many requests per second."""
 

@@ -253,11 +253,13 @@ def _differences(
 ) -> dict[str, list[Difference | None]]:
     """Of each value from the first one."""
     from app.bench.differences import differences
+    from app.bench.sweep import Point
 
     if comparison is None:
         return {}
-    (_, first), *others = columns.items()
-    return {name: differences(first["rounds"], one["rounds"]) for name, one in others}
+    points = {name: Point({}, one["rounds"], one) for name, one in columns.items()}
+    (_, first), *others = points.items()
+    return {name: differences(first, one) for name, one in others}
 
 
 def plan_of(args: argparse.Namespace) -> Plan:

@@ -25,7 +25,7 @@ ONE_RUN = "one run: no interval"
 
 
 class Difference(NamedTuple):
-    """Of two means, relative to the first: `half` of its 95 % interval, None for one run of
+    """Of two figures, relative to the first: `half` of its 95 % interval, None for one run of
     either."""
 
     change: float
@@ -56,13 +56,16 @@ def half_of_difference(before: Sequence[float], after: Sequence[float]) -> float
     return _t_975(freedom) * math.sqrt(one + other)
 
 
-def difference_of(before: Sequence[float], after: Sequence[float]) -> Difference | None:
-    """Of the means; None without samples, or from 0."""
-    if not before or not after or not (base := statistics.fmean(before)):
+def difference_of(
+    before: float | None, after: float | None,
+    samples_before: Sequence[float], samples_after: Sequence[float],
+) -> Difference | None:  # fmt: skip
+    """Of two figures; None without them, or from 0. Its interval is that of the means of the
+    samples: the figure in each repetition."""
+    if not before or after is None:
         return None
-    half = half_of_difference(before, after)
-    change = statistics.fmean(after) / base - 1
-    return Difference(change, None if half is None else half / abs(base))
+    half = half_of_difference(samples_before, samples_after)
+    return Difference(after / before - 1, None if half is None else half / abs(before))
 
 
 def _squared_error(samples: Sequence[float]) -> float:

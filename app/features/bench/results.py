@@ -12,8 +12,8 @@ from PySide6.QtWidgets import QFrame, QSplitter, QWidget
 
 from app.bench.goals import NAMES
 from app.bench.point_table import cells, change_cells, heads, interval_text, lines
-from app.bench.record import BenchResult, figure_of
-from app.bench.sweep import CURVE, ENGINE, NO_SETTINGS, Point, axis_title
+from app.bench.record import BenchResult
+from app.bench.sweep import CURVE, ENGINE, NO_SETTINGS, Point, axis_title, figure_of
 from app.features.bench.apply_bar import ApplyBar
 from app.features.bench.trials import dots_of, latency_of, memory_mib
 from engine.units import setting_text

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from app.bench.goals import FIGURES, NAMES
 from app.bench.point_table import predictions
 from app.bench.ranking import memory_of, pareto
-from app.bench.record import BenchResult, figure_of
-from app.bench.sweep import Point, axis_title, value_words
+from app.bench.record import BenchResult
+from app.bench.sweep import Point, axis_title, figure_of, value_words
 from engine.units import bytes_text, duration_text, rate_text
 from widgets.plot.pareto_plot import Dot
 

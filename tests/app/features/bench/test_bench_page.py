@@ -255,11 +255,8 @@ def test_an_earlier_run_is_beside_the_new_one(qtbot: QtBot, page: BenchPage) -> 
     assert len(changes) == 2 and all(len(row.texts) == len(model.headings) for row in changes)
     before, now = page.results._other, page.bench.result
     assert before is not None and now is not None
-    expected = difference_of(
-        before.points[0].samples("output_tokens_per_s"),
-        now.points[0].samples("output_tokens_per_s"),
-    )
-    assert str(expected) in changes[0].texts
+    rates = (one.points[0].figures["output_tokens_per_s"] for one in (before, now))
+    assert str(difference_of(*rates, (), ())) in changes[0].texts
 
 
 def test_exports(qtbot: QtBot, page: BenchPage, tmp_path: Path) -> None:
