@@ -12,7 +12,7 @@ from pathlib import Path
 from shutil import which
 
 from app.clients.target import ServerType, parse_address
-from app.managed.launch import MODEL, PORT, TRACES, Launch, Place
+from app.managed.launch import CONTAINER_TOOLS, MODEL, PORT, TRACES, Launch, Place
 from app.managed.ports import is_socket, kv_forwards, num_served, traces_port
 from app.managed.supervisor import supervised
 from engine.errors import InferdeckError
@@ -121,7 +121,7 @@ def _over_ssh(launch: Launch, port: int) -> list[str]:
 def _container(launch: Launch, port: int, name: str) -> list[str]:
     """podman before 5 ignores --gpus, and SELinux keeps its containers from the model's folder
     (docs.podman.io, podman-run: --device, --volume)."""
-    tool = program(("docker", "podman"))
+    tool = program(CONTAINER_TOOLS)
     words = [tool, "run", "--rm", "--init", "--name", name, "--ipc=host",
              "-p", f"{LOOPBACK}:{port}:{CONTAINER_PORT}"]  # fmt: skip
     is_podman = Path(tool).stem == "podman"

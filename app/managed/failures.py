@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 import signal
 from collections.abc import Sequence
+from shutil import which
 
-from app.managed.launch import PYTHON, Launch, Place
+from app.managed.launch import CONTAINER_TOOLS, PYTHON, Launch, Place
 from app.managed.supervisor import CANNOT_RUN
 from engine.errors import ErrorInfo
 
@@ -50,8 +51,10 @@ _MODEL = re.compile(
 _FEW_NODES = re.compile(r"not enough allowed numa nodes")
 _FEW_GPUS = re.compile(
     r"larger than the number of available gpus|world size .* is larger|"
-    r"no available node types|cannot provide a placement group|not enough gpus"
+    r"no available node types|cannot provide a placement group|not enough gpus|"
+    r"current node has no \w+ available"
 )
+_NO_RAY = re.compile(r"failed to connect to (ray cluster|gcs) at|could not find any running ray")
 _SPOKEN = re.compile(r"^(?:\S+\.)?[A-Z]\w*(?:Error|Exception|Exit)\b.*: ?\S|^\S+: error: ")
 """The line of a traceback that has the message."""
 _VALUE_ERROR, _VALUE_TAIL = "Value error", " [type="
@@ -80,7 +83,9 @@ def why_ended(launch: Launch, code: int, lines: Sequence[str]) -> ErrorInfo:
          "Name the cores of each shard in the environment, such as "
          "VLLM_CPU_OMP_THREADS_BIND=0-3|4-7, or reduce the parallel size."),
         (_FEW_GPUS, f"{name} needs more GPUs than there are.",
-         "Reduce the tensor or pipeline parallel size."),
+         "Reduce the tensor or pipeline parallel size, or use a Ray cluster with more GPUs."),
+        (_NO_RAY, "The Ray cluster does not respond.",
+         "Check its address in the environment (RAY_ADDRESS), and ray status there."),
         (_MODEL, f"{name} does not support this model, or it is incomplete.",
          "Choose another model."),
         (_MEMORY, f"Not enough memory for {name}.",
@@ -158,10 +163,11 @@ def _of_ssh(launch: Launch, code: int, log: str) -> ErrorInfo | None:
 
 def _of_container(launch: Launch, log: str) -> ErrorInfo | None:
     if _NO_DAEMON.search(log):
-        return ErrorInfo("The Docker daemon is not running.", "Start it, or use podman.")
+        return ErrorInfo("The Docker daemon is not running.", "Try: systemctl start docker")
     if _NO_IMAGE.search(log):
         cause = f"There is no container image {launch.image}, or it cannot be pulled."
-        return ErrorInfo(cause, f"Try: docker pull {launch.image}")
+        tool = next(filter(which, CONTAINER_TOOLS), CONTAINER_TOOLS[0])
+        return ErrorInfo(cause, f"Try: {tool} pull {launch.image}")
     if runtime := _NO_RUNTIME.search(log):
         line = next(one for one in log.splitlines() if runtime[0] in one)
         cause = f"This machine cannot run the container: {line[:MAX_TEXT]}."

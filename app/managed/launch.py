@@ -27,6 +27,8 @@ KINDS = (*PYTHON, ServerType.OPENAI)
 """OPENAI: any server, by its command."""
 PORT, MODEL = "{port}", "{model}"
 """What a command has in place of the port and of the model."""
+CONTAINER_TOOLS = ("docker", "podman")
+"""The first one in $PATH runs containers."""
 PARALLEL = {
     "tensor_parallel_size": "--tensor-parallel-size",
     "pipeline_parallel_size": "--pipeline-parallel-size",

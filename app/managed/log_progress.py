@@ -9,12 +9,13 @@ from typing import NamedTuple
 
 
 class Stage(StrEnum):
-    STARTING = "starting"
-    DOWNLOADING = "downloading"
-    LOADING = "loading weights"
-    COMPILING = "compiling"
-    CAPTURING = "capturing CUDA graphs"
-    SERVING = "starting the server"
+    STARTING = "Starting"
+    WAITING = "Waiting for GPUs of the Ray cluster"
+    DOWNLOADING = "Downloading"
+    LOADING = "Loading weights"
+    COMPILING = "Compiling"
+    CAPTURING = "Capturing CUDA graphs"
+    SERVING = "Starting the server"
 
 
 class Progress(NamedTuple):
@@ -25,8 +26,8 @@ class Progress(NamedTuple):
 
     @property
     def text(self) -> str:
-        words = self.stage.value.capitalize()
-        return words if self.fraction is None else f"{words} · {100 * self.fraction:.0f} %"
+        known = "" if self.fraction is None else f" · {100 * self.fraction:.0f} %"
+        return f"{self.stage}{known}"
 
 
 _MARKS: Sequence[tuple[Stage, re.Pattern[str]]] = tuple(
@@ -39,6 +40,8 @@ _MARKS: Sequence[tuple[Stage, re.Pattern[str]]] = tuple(
         (Stage.LOADING, r"starting to load model|loading (safetensors|pt) checkpoint|"
                         r"loading weights|load weight begin|multi-thread loading"),
         (Stage.DOWNLOADING, r"downloading|fetching \d+ files|download(ing)? weights"),
+        # vLLM waits for 30 minutes (v1/executor/ray_utils.py)
+        (Stage.WAITING, r"waiting for creating a placement group|number of required \w+ exceeds"),
     )
 )  # fmt: skip
 _ORDER = tuple(Stage)

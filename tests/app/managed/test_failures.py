@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 
@@ -84,6 +85,20 @@ CASES = {
         ("ValueError: Tensor parallel size (16) is larger than the number of available GPUs (8).",),
         ("more GPUs than there are", "(16)", "(8)"),
     ),
+    "few GPUs of a Ray cluster": Case(
+        recorded("vllm_0.32_ray_few_gpus"),
+        ("more GPUs than there are", "requiring 2.0 GPUs", "Ray cluster"),
+    ),
+    "no GPU beside the Ray driver": Case(
+        ("(EngineCore pid=9) ERROR 11-28 19:22:08 [core.py:1] ValueError: Current node has no GPU "
+         "available. current_node_resource={'CPU': 2.0}. vLLM engine cannot start without GPU.",),
+        ("more GPUs than there are", "no GPU available"),
+    ),
+    "no Ray cluster": Case(
+        ("(EngineCore pid=9) ERROR 11-28 19:22:08 [core.py:1] ConnectionError: Failed to connect "
+         "to Ray cluster at 192.0.2.2:26999",),
+        ("Ray cluster does not respond", "192.0.2.2:26999", "RAY_ADDRESS"),
+    ),
     "killed": Case(("INFO: fine",), ("SIGKILL",), code=137),
     "host key": Case(
         ("@ WARNING: REMOTE HOST IDENTIFICATION HAS CHANGED! @", "Host key verification failed."),
@@ -131,6 +146,16 @@ def test_the_reason_is_told(name: str) -> None:
     missing = [one for one in case.words if one not in f"{info.cause} {info.remedy}"]
     assert not missing, info
     assert info.remedy
+
+
+def test_the_command_named_is_that_of_the_runtime_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    lines = ["Error: initializing source docker://vllm/none: pinging container registry"]
+    for tool in ("podman", "docker"):  # docker first where both are
+        (tmp_path / tool).touch(0o755)
+        assert why_ended(BOXED, 125, lines).remedy == f"Try: {tool} pull vllm/none"
 
 
 def test_the_cause_is_before_what_says_only_that_it_failed() -> None:

@@ -145,6 +145,14 @@ def test_the_recorded_log_goes_through_its_stages() -> None:
     assert progress.text == "Starting the server" and seen[2].text == "Loading weights · 0 %"
 
 
+def test_a_start_waits_for_gpus_of_a_ray_cluster() -> None:
+    progress = Progress()
+    for line in (LOGS / "vllm_0.32_ray_few_gpus.txt").read_text().splitlines():
+        progress = advanced(progress, clean(line))
+    assert progress.stage is Stage.WAITING
+    assert advanced(progress, "Loading safetensors checkpoint shards: 1% Completed").fraction
+
+
 def test_other_marks_of_progress() -> None:
     progress = advanced(Progress(), "Fetching 12 files:  25%|##5       | 3/12")
     assert progress == (Stage.DOWNLOADING, 0.25)
