@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import shlex
 import subprocess
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -147,11 +148,10 @@ def _cache_file(launch: Launch, version: str) -> Path:
 
 def parser_words(launch: Launch) -> list[str]:
     """The command that prints the flags."""
-    import shlex
-
     words = [launch.interpreter, "-c", _PROGRAM, PYTHON[launch.kind], _MARK]
     if launch.place is Place.SSH:
-        return [*SSH, launch.host, shlex.join(words)]
+        variables = [f"{name}={text}" for name, text in launch.environment.items()]
+        return [*SSH, launch.host, shlex.join(["env", *variables, *words])]
     return words
 
 

@@ -87,13 +87,16 @@ class Life:
     # The steps -----------------------------------------------------------------------------------
 
     def _read_settings(self) -> None:
+        from app.features.serve.launch_panel import READING
+
         self._page.run_with(self._launch.model)
         panel = self._page.connections.launches
         panel.form.show_launch("", self._launch)
         panel.form.place_edited.emit()
-        self._wait(lambda: panel.form.flags.flags is not None)
-        flags = panel.form.flags.flags
-        assert flags is not None and not panel.form.flags.problem, panel.form.flags.problem
+        shown = panel.form.flags
+        self._wait(lambda: shown.note.text() not in ("", READING.format(self._launch.kind.value)))
+        flags = shown.flags
+        assert flags is not None and not shown.problem, shown.note.text()
         self.figures |= {"version": flags.version, "num_flags": len(flags.flags)}
 
     def _start(self) -> None:
