@@ -173,12 +173,15 @@ class Unloaded:
     pass
 
 
+NO_STEP = -1
+
+
 @dataclass(frozen=True, slots=True)
 class OutputEvent:
     """New text of one request. `text` is appended to the output; it may be empty while a stop
-    string or a split character is held back. `time`: when its step was committed.
-    num_preemptions: so far, -1 if not reported. blocks: with the finish; None if it had none then,
-    or if not reported."""
+    string or a split character is held back. `time`: when its step was committed. step_index:
+    `NO_STEP` from another server, which reports no steps. num_preemptions: so far, -1 if not
+    reported. blocks: with the finish; None if it had none then, or if not reported."""
 
     request_id: str
     text: str

@@ -17,7 +17,7 @@ from app.clients.stream import Streamer, Timed
 from app.clients.target import OnEvent, Probe, Remark, Traced
 from app.clients.traces import Span
 from engine.errors import ErrorInfo
-from engine.messages import AddRequest, OutputEvent, RequestFailed
+from engine.messages import NO_STEP, AddRequest, OutputEvent, RequestFailed
 from engine.snapshot import (
     FinishReason,
     RequestSnapshot,
@@ -27,7 +27,6 @@ from engine.snapshot import (
     TokenEvent,
 )
 
-NO_STEP = -1
 """Step index of output events: not reported."""
 
 

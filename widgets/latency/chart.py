@@ -23,6 +23,8 @@ def first_token_text(latency: ReplyLatency) -> str:
     """ "First token after 412 ms: 12.0 ms queued, 400 ms prefill of 600 tokens"."""
     if not latency.stretches:
         return "No tokens."
+    if latency.stretches[0].stage is Stage.BOTH:
+        return f"First token after {duration_text(latency.ttft_s)}: queue and prefill not reported."
     prefills = [s for s in latency.stretches if s.stage is Stage.PREFILL]
     parts = []
     if queue := latency.seconds_of(Stage.QUEUE):
@@ -158,7 +160,9 @@ def latency_table(latency: ReplyLatency | None) -> ValuesTable:
     return ValuesTable(HEADERS, tuple(rows), _DIGITS)
 
 
-STAGE_COLORS = {Stage.QUEUE: "queued", Stage.PREFILL: "prefill", Stage.WAIT: "waiting"}
+STAGE_COLORS = {
+    Stage.QUEUE: "queued", Stage.PREFILL: "prefill", Stage.BOTH: "prefill", Stage.WAIT: "waiting",
+}  # fmt: skip
 CAUSE_COLORS = {
     Cause.NONE: "decode",
     Cause.PREFILL: "prefill",

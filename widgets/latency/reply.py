@@ -35,6 +35,7 @@ class Stage(StrEnum):
 
     QUEUE = "queue"
     PREFILL = "prefill"
+    BOTH = "queue and prefill"  # not reported apart
     WAIT = "wait"  # between chunks, or after a preemption
 
 
@@ -179,7 +180,9 @@ def stretches_of(
             Stretch(Stage.PREFILL, max(at, start), end, entry.num_tokens, entry.num_cached_tokens)
         )
         at = end
-    if not found:  # step history expired: only the times of the request
+    if not found and times.first_scheduled is None:
+        found = [Stretch(Stage.BOTH, 0.0, first_token)]
+    elif not found:  # step history expired: only the times of the request
         queue = min(_begin(times) - zero, first_token)
         found = [Stretch(Stage.QUEUE, 0.0, queue)] if queue > 0 else []
         found.append(Stretch(Stage.PREFILL, queue, first_token))

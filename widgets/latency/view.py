@@ -24,7 +24,10 @@ from widgets.latency.reply import ReplyLatency, Stage
 from widgets.theme.theme import SPACE_1, theme_notifier
 
 CHART_HEIGHT = 160
-_STAGES = {Stage.QUEUE: "queued", Stage.PREFILL: "prefill", Stage.WAIT: "waiting"}
+_STAGES = {
+    Stage.QUEUE: "queued", Stage.PREFILL: "prefill", Stage.BOTH: "queue and prefill",
+    Stage.WAIT: "waiting",
+}  # fmt: skip
 _CAUSES = {
     Cause.NONE: "decode",
     Cause.CONTINUED: "continued",

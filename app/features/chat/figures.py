@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from app.features.models.precision import precision_change
-from engine.messages import OutputEvent
+from engine.messages import NO_STEP, OutputEvent
 from engine.snapshot import RequestTimes
 from engine.units import duration_text, rate_text
 
@@ -26,7 +26,8 @@ GAP = "    "
 @dataclass(frozen=True, slots=True)
 class Figures:
     """Of one finished reply. Latencies in milliseconds, rates in tokens per second. `num_tokens`
-    were generated; `num_given_tokens` before them come from another version.
+    were generated; `num_given_tokens` before them come from another version. `is_served`: by
+    another server, which reports no steps; `queue_ms` is what its trace leaves of the TTFT.
 
     `itl_*` pool the gaps between output events; p99 is None for fewer than 100 samples. The rate
     is that of decoding, after the first token. `num_continued_tokens` were generated before the
@@ -46,6 +47,7 @@ class Figures:
     itl_max_ms: float | None = None
     num_given_tokens: int = 0
     num_continued_tokens: int = 0
+    is_served: bool = False
 
     @property
     def prefill_ms(self) -> float | None:
@@ -88,6 +90,7 @@ class Figures:
             ttft_ms=_ms(times.ttft_s),
             queue_ms=_ms(times.queue_s),
             num_given_tokens=num_given_tokens,
+            is_served=event.step_index == NO_STEP,
             **_itl(times.itl_s),
         )
 
@@ -176,7 +179,8 @@ def _parts_of_ttft(figures: Figures) -> str:
     if figures.queue_ms is None or figures.prefill_ms is None:
         return f" ({cached})"
     queue, prefill = _text(figures.queue_ms), _text(figures.prefill_ms)
-    return f" (queue {queue} · prefill {prefill}, {cached})"
+    name = "queue and connection" if figures.is_served else "queue"
+    return f" ({name} {queue} · prefill {prefill}, {cached})"
 
 
 def figures_details(figures: Figures, precisions: str = "") -> str:

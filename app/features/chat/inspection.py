@@ -15,38 +15,35 @@ from widgets.tokens.record import TokenRecord
 
 
 class Prompt(NamedTuple):
-    """Tokens of the prompt, and those of them that came from the prefix cache."""
+    """Tokens of the prompt, and those of them that came from the prefix cache. is_served: sent to
+    another server, which reports no steps."""
 
-    num_tokens: int
-    num_cached: int
+    num_tokens: int = 0
+    num_cached: int = 0
+    is_served: bool = False
 
 
 class Phases(NamedTuple):
-    """Seconds of a request; None: not there yet, or not recorded. They add up: queue, prefill and
-    decode to the end of the last token, and the rest of `e2e` is the engine's last step."""
+    """Seconds of a request; None: not there yet, or not reported. They add up: queue, prefill and
+    decode to the end of the last token, and the rest of `e2e` is the engine's last step. ttft: also
+    where its parts are not reported."""
 
-    queue: float | None
-    prefill: float | None
-    decode: float | None
-    e2e: float | None
-
-    @property
-    def ttft(self) -> float | None:
-        """Arrival to first token."""
-        return None if self.queue is None or self.prefill is None else self.queue + self.prefill
+    queue: float | None = None
+    prefill: float | None = None
+    decode: float | None = None
+    e2e: float | None = None
+    ttft: float | None = None
 
     @classmethod
     def of(cls, times: RequestTimes, now: float) -> Phases:
         """`now`: on the clock of `times`; the end so far of a phase that is not over."""
         end = now if times.finished is None else times.finished
         scheduled, first = times.first_scheduled, times.first_token
-        if scheduled is None and first is not None:  # not reported: one phase up to the first token
-            scheduled = times.arrival
+        e2e, decode = end - times.arrival, None if first is None else times.tokens[-1].time - first
         if scheduled is None:
-            return cls(end - times.arrival, None, None, end - times.arrival)
+            return cls(e2e if first is None else None, None, decode, e2e, times.ttft_s)
         prefill = (end if first is None else first) - scheduled
-        decode = None if first is None else times.tokens[-1].time - first
-        return cls(scheduled - times.arrival, prefill, decode, end - times.arrival)
+        return cls(scheduled - times.arrival, prefill, decode, e2e, times.ttft_s)
 
 
 class OwnBlocks(NamedTuple):

@@ -12,7 +12,7 @@ from PySide6.QtCore import QObject, QTimer, Signal
 from app.features.chat.controller import ChatController
 from app.features.chat.conversation import Message, Role
 from app.features.chat.inspection import BlockHistory, Phases, Prompt
-from app.features.chat.inspector_view import InspectorView
+from app.features.chat.inspector_view import NO_DRAFTS, NO_SERVED_DRAFTS, InspectorView
 from app.features.chat.reply_data import ReplyTokens
 from app.link.tasks import LatestTask
 from engine.errors import ErrorInfo
@@ -21,6 +21,7 @@ from engine.snapshot import EngineSnapshot, Part, RequestSnapshot, RequestTimes,
 from widgets.controls.text import not_reported_text
 from widgets.latency.growing import GrowingLatency
 from widgets.latency.reply import ReplyLatency, reply_latency
+from widgets.tokens.record import TokenRecord
 
 Steps = Callable[[RequestTimes], Sequence[StepRecord]]
 """Function that returns the steps of a request."""
@@ -169,18 +170,19 @@ class ReplyInspector(QObject):
             return
         began, request = time.perf_counter(), self._request
         if request is None:
-            times, prompt = RequestTimes(began), Prompt(0, 0)
+            times, prompt = RequestTimes(began), Prompt()
         else:
             given = len(message.opening)  # a continued reply sends its tokens with the prompt
             times = request.times
-            prompt = Prompt(request.num_prompt_tokens + given, request.num_cached_tokens)
+            sent = request.num_prompt_tokens + given
+            prompt = Prompt(sent, request.num_cached_tokens, self._is_served(message))
         self._show_phases(times, prompt)
         if times.tokens:
             latency = self._growing.update(self.chosen, times, self._steps_of(times))
             self._explained = Explained(None, latency)
             self.view.show_latency(latency)
         self._show_blocks(message)
-        self.view.drafts.show_tokens(self._controller.generation.tokens_of(self.chosen))
+        self._show_tokens(message, self._controller.generation.tokens_of(self.chosen))
         cost_ms = 1e3 * (time.perf_counter() - began)
         self._live.start(max(LIVE_MS, round(COST_SHARE * cost_ms)))
 
@@ -207,14 +209,17 @@ class ReplyInspector(QObject):
         if tokens.has(message.id):
             tokens.read(self, message.id, partial(self._got_tokens, message.id), self._refuse)
         else:
-            self.view.drafts.show_tokens(())
+            self._show_tokens(message, ())
 
     def _got_times(self, message_id: str, times: RequestTimes) -> None:
         message = self._message
         if message_id == self.chosen and message is not None:
             figures = message.figures
-            prompt = (figures.num_sent_tokens, figures.num_cached_tokens) if figures else (0, 0)
-            self._show_phases(times, Prompt(*prompt))
+            prompt = Prompt(is_served=self._is_served(message))
+            if figures is not None:
+                sent, cached = figures.num_sent_tokens, figures.num_cached_tokens
+                prompt = prompt._replace(num_tokens=sent, num_cached=cached)
+            self._show_phases(times, prompt)
             if times.tokens:
                 self._explain(times)
 
@@ -243,8 +248,19 @@ class ReplyInspector(QObject):
             self.view.show_latency(latency)
 
     def _got_tokens(self, message_id: str, tokens: ReplyTokens) -> None:
-        if message_id == self.chosen:
-            self.view.drafts.show_tokens(tokens.records)
+        message = self._message
+        if message_id == self.chosen and message is not None:
+            self._show_tokens(message, tokens.records)
+
+    def _show_tokens(self, message: Message, records: Sequence[TokenRecord]) -> None:
+        instead = NO_SERVED_DRAFTS if self._is_served(message) else NO_DRAFTS
+        self.view.drafts.show_tokens(records, instead)
+
+    def _is_served(self, message: Message) -> bool:
+        """Whether another server generates or generated it."""
+        if message.figures is not None:
+            return message.figures.is_served
+        return self._latest is not None and Part.STEPS in self._latest.missing
 
     def _show_phases(self, times: RequestTimes, prompt: Prompt) -> None:
         self.view.phases.show_phases(Phases.of(times, time.perf_counter()), prompt)

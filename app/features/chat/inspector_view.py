@@ -38,6 +38,9 @@ from widgets.tokens.strip import TokenStrip
 
 EMPTY = "Send a message to see the latency, KV blocks and draft tokens of its reply."
 NO_TIMES = "No token timings were recorded for this reply."
+SERVED_QUEUE = "with connection and client"
+NO_SERVED_DRAFTS = "Drafts: not reported by the server."
+NOT_REPORTED = "not reported"
 NO_DRAFTS = "No draft tokens: generated without speculative decoding."
 MAP_HEIGHT, LEAST_WIDTH = 96, 200
 PAINT = next(paint for paint in PAINTS if paint.shows_rejected)
@@ -74,7 +77,7 @@ class InspectorView(QWidget):
     def show_prompt(self, text: str) -> None:
         """Begin with the reply to this message; its figures follow."""
         self.prompt.set_text(text)
-        self.phases.show_phases(Phases(None, None, None, None), Prompt(0, 0))
+        self.phases.show_phases(Phases(), Prompt())
         self.no_times.hide()
         self.latency.hide()
         self._stack.setCurrentIndex(1)
@@ -116,15 +119,16 @@ class PhaseTable(QWidget):
         grid.setColumnStretch(2, 1)
 
     def show_phases(self, phases: Phases, prompt: Prompt) -> None:
-        for value, seconds in zip(self.values, phases, strict=True):
+        for value, seconds in zip(self.values, phases[: len(self.NAMES)], strict=True):
             value.setText(duration_text(seconds))
         count = counted(prompt.num_tokens, "token")
         if prompt.num_cached:
             count = f"{prompt.num_cached:,} of {count} cached"
         ttft = "" if phases.ttft is None else f"TTFT {duration_text(phases.ttft)}"
-        for detail, text in zip(
-            self.details, ("", count if prompt.num_tokens else "", "", ttft), strict=True
-        ):
+        missing = NOT_REPORTED if phases.ttft is not None and phases.queue is None else ""
+        queue = missing or (SERVED_QUEUE if prompt.is_served and phases.queue is not None else "")
+        prefill = filter(None, [missing, count if prompt.num_tokens else ""])
+        for detail, text in zip(self.details, (queue, ", ".join(prefill), "", ttft), strict=True):
             detail.set_text(text)
 
 
@@ -185,11 +189,13 @@ class DraftsSection(_Section):
         self._none = wrapped("muted", NO_DRAFTS)
         super().__init__("Drafts", self._legend, self.strip, self._none)
 
-    def show_tokens(self, records: Sequence[TokenRecord]) -> None:
+    def show_tokens(self, records: Sequence[TokenRecord], instead: str = NO_DRAFTS) -> None:
+        """instead: the text where there are no drafts."""
         drafts = Drafts.of(records)
         tried = drafts.num_accepted + drafts.num_rejected
         for part in (self.strip, self._legend):
             part.setVisible(bool(tried))
+        self._none.setText(instead)
         self._none.setVisible(not tried)
         self.note.set_text(f"{drafts.num_accepted:,} of {tried:,} accepted" if tried else "")
         self.strip.show_tokens(records if tried else ())

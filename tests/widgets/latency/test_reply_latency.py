@@ -84,6 +84,13 @@ def test_the_first_token_is_queue_chunks_and_waits() -> None:
     assert gaps_text(latency).startswith("3 gaps") and gaps_text(latency).count("10 ms") == 2
 
 
+def test_a_server_without_steps_has_one_stretch_before_the_first_token() -> None:
+    tokens = (TokenEvent(10.4, 1), TokenEvent(10.45, 1))
+    latency = reply_latency("me", RequestTimes(10.0, None, tokens, 10.5), ())
+    assert [one.stage for one in latency.stretches] == [Stage.BOTH]
+    assert latency.ttft_s == pytest.approx(0.4) and "not reported" in first_token_text(latency)
+
+
 def test_a_gap_with_another_s_prefill_names_it() -> None:
     run = started()
     run.step(StepEntry("me", "decode", 1), prefill("b", 512), seconds=0.095)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 import pytest
 from hypothesis import given
@@ -21,7 +21,7 @@ from app.features.chat.figures import Figures, figures_details, figures_line
 from app.features.chat.open_reply import Progress
 from app.features.chat.sampling import built_in_presets, shown_value, with_field
 from app.features.chat.titles import title_of
-from engine.messages import OutputEvent
+from engine.messages import NO_STEP, OutputEvent
 from engine.sampling_params import SamplingParams
 from engine.snapshot import FinishReason, RequestTimes, TokenEvent
 from engine.units import date_text
@@ -141,6 +141,9 @@ def test_the_line_of_figures() -> None:
     )
     assert "p99 18.2 ms" in figures_details(figures)
     assert Figures.from_dict({**asdict(figures), "from_a_newer_version": 1}) == figures
+    served = Figures.of(replace(finished(), step_index=NO_STEP), 212, "Qwen3")
+    assert served == replace(figures, is_served=True)
+    assert "queue and connection 3 ms" in figures_line(served)
 
 
 def test_p99_needs_a_hundred_samples() -> None:

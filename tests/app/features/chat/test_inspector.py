@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 from pytestqt.qtbot import QtBot
 
 from app.features.chat.conversation import State
-from app.features.chat.inspection import BlockHistory, OwnBlocks, Phases
+from app.features.chat.inspection import BlockHistory, OwnBlocks, Phases, Prompt
 from app.features.chat.inspector import NEVER_ANY, NOT_OF_SESSION
+from app.features.chat.inspector_view import NOT_REPORTED, SERVED_QUEUE, PhaseTable
 from app.main.application import Application
 from engine.messages import OutputEvent
 from engine.sampling_params import SamplingParams
@@ -25,7 +26,7 @@ from engine.snapshot import (
     RequestTimes,
     TokenEvent,
 )
-from engine.units import duration_text
+from engine.units import NOTHING, duration_text
 from tests.app.chat_fixtures import chat_in
 from tests.app.fakes import Script
 from tests.app.features.chat.test_continuation import cut
@@ -60,6 +61,23 @@ def test_phases_that_are_not_there_yet_are_none(stage: int, waited: float) -> No
     phases = Phases.of(RequestTimes(1.0, 2.0 if stage else None, tokens), now=3.0 + waited)
     assert phases.e2e == pytest.approx(2.0 + waited)
     assert [one is None for one in phases[:3]] == [False, not stage, stage < 3]
+
+
+def test_the_parts_of_a_ttft_that_a_server_does_not_report_have_no_figures(qtbot: QtBot) -> None:
+    tokens = (TokenEvent(3.0, 1), TokenEvent(3.5, 1))
+    phases = Phases.of(RequestTimes(1.0, None, tokens, 3.6), now=9.0)
+    assert phases == (None, None, 0.5, pytest.approx(2.6), 2.0)
+    table = PhaseTable()
+    qtbot.addWidget(table)
+    table.show_phases(phases, Prompt(17, 0, is_served=True))
+    assert [one.text() == NOTHING for one in table.values] == [True, True, False, False]
+    assert table.details[0].text() == NOT_REPORTED
+    assert table.details[1].text() == f"{NOT_REPORTED}, 17 tokens"
+    traced = Phases.of(RequestTimes(1.0, 1.5, tokens, 3.6), now=9.0)
+    table.show_phases(traced, Prompt(17, 0, is_served=True))
+    assert table.details[0].text() == SERVED_QUEUE
+    table.show_phases(traced, Prompt(17, 0))
+    assert table.details[0].text() == ""
 
 
 def blocks_of(tables: dict[str, list[int]], num_blocks: int = 16) -> BlockSnapshot:
