@@ -24,6 +24,7 @@ from typing import Any
 
 import psutil
 
+from app.managed.command import GRACE_S
 from app.paths import starter_model
 from tests.app.managed.conftest import Sshd
 
@@ -72,6 +73,8 @@ class Life:
         self._step("change", lambda: self._change({"--max-num-seqs": "4"}))
         self._step("kill", self._kill)
         self._step("restart", self._restart)
+        self._step("kill supervisor", self._kill_supervisor)
+        self._step("restart again", self._restart)
         if parallel > 1:
             sizes = {"--tensor-parallel-size": str(parallel)}
             self._step("tensor parallel", lambda: self._change(sizes))
@@ -162,9 +165,21 @@ class Life:
         killed = self._engine()
         workers = killed.children(recursive=True)
         killed.kill()
+        self._until_said()
+        self._wait(lambda: not any(_is_alive(worker) for worker in workers), SAID_S)
+
+    def _kill_supervisor(self) -> None:
+        """Its engine ends by itself, there as well as here."""
+        engine = self._engine()
+        everyone, supervisor = [engine, *engine.children(recursive=True)], engine.parent()
+        assert supervisor is not None
+        supervisor.kill()
+        self._until_said()
+        self._wait(lambda: not any(_is_alive(one) for one in everyone), GRACE_S + SAID_S)
+
+    def _until_said(self) -> None:
         key = f"managed-{self._known}"
         self._wait(lambda: self._window.notices.notice(key) is not None, SAID_S)
-        self._wait(lambda: not any(_is_alive(worker) for worker in workers), SAID_S)
 
     def _restart(self) -> None:
         self._engines.start(self._known)

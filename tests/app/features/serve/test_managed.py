@@ -26,6 +26,7 @@ from app.managed.launch import Launch, Place
 from app.managed.process import State
 from tests.app.clients.test_traces import double, send, spans, text
 from tests.app.features.serve.conftest import MemoryKeyring, ring
+from tests.app.managed.conftest import engine_of as managed_engine
 from tests.app.managed.conftest import make_environment
 from tests.app.window_fixtures import application, reply, script
 
@@ -60,9 +61,7 @@ def run(qtbot: QtBot, page: ServerPage, launch: Launch) -> str:
 
 def engine_of(page: ServerPage, known: str) -> psutil.Process:
     """The engine's own process, below its supervisor."""
-    supervisor = psutil.Process(page.engines._processes[known].pid)
-    children = supervisor.children(recursive=True)
-    return next(one for one in children if "vllm.entrypoints.cli.main" in one.cmdline())
+    return managed_engine(page.engines._processes[known])
 
 
 def test_a_started_engine_is_used_and_ends_with_stop(
