@@ -43,7 +43,7 @@ _EPOCHS_KEPT, _MEMOS_KEPT = 64, 16
 _SAME_S = 0.05  # after a reconnect, the clock of a server differs by less
 _HEARD_S = 1.0  # a change reaches the window within this time
 _LATE_S = 1.3  # snapshots come up to a second late
-_SILENT_S = 10.0  # without a sample: the sparkline has a gap
+_SILENT_S = 10.0  # without a sample: the sparkline has a gap, a rate of requests that run a dash
 
 
 @dataclass(slots=True)
@@ -243,14 +243,19 @@ class MetricStore(SampleHistory):
         return line
 
     def last_second(self, now: float) -> int:
-        """The last one that is over and known, at time `now`."""
-        return math.floor(min(max(self.last_time, now - _LATE_S), now))
+        """The last one that is over and known, at time `now`. An engine with running requests
+        reports more: what came after its newest snapshot is not known yet, however late a busy
+        window takes it."""
+        is_over = self.snapshot is None or not self.snapshot.num_running
+        known = max(self.last_time, now - _LATE_S) if is_over else self.last_time
+        return math.floor(min(known, now))
 
     def rate(self, which: str, now: float) -> float | None:
         """Tokens per second, "in" (computed) or "out", as shown at time `now`; None before the
-        first token in this epoch."""
+        first token in this epoch, and where the last known second is long ago."""
         epoch, second = self.epoch_at(now), self.last_second(now)
-        return None if epoch is None or second < epoch.start else self.rate_at(which, second)
+        is_known = epoch is not None and epoch.start <= second and now - second <= _SILENT_S
+        return self.rate_at(which, second) if is_known else None
 
     def rate_at(self, which: str, second: int) -> float | None:
         total, at = self._tokens[which], float(second)

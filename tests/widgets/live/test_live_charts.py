@@ -117,7 +117,7 @@ def test_tokens_per_second_come_from_the_counters(charts: LiveCharts) -> None:
     charts.store.time.set_speed(0.0)
     for i in range(51):  # 100 out and 1,000 in per second, for 10 s; 7,000 before
         counters = Counters(prompt_tokens=7000 + 200 * i, generation_tokens=7000 + 20 * i)
-        take(charts, snapshot(start + i * 0.2, num_running=1, counters=counters))
+        take(charts, snapshot(start + i * 0.2, num_running=int(i < 50), counters=counters))
     charts.tokens.prepare(start + 11.5)
     charts.tokens.prepare(start + 16)
     out = charts.tokens.data.history["out"]

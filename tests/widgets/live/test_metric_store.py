@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine.snapshot import Counters, EngineSnapshot, Sample, StepRecord, ThreadFigures
-from tests.widgets.synthetic import CONFIG, MODEL, snapshot
+from tests.widgets.synthetic import CONFIG, MODEL, requests, snapshot
 from widgets.live.figures import header_values
 from widgets.live.metric_store import RATE_S, SPAN_S, MetricStore, memory_parts, memory_used
 from widgets.live.statistics import FEW, Figures
@@ -239,6 +239,20 @@ def test_rates_start_anew_at_a_change_and_come_to_rest() -> None:
     assert store.rate("out", 16.0 + RATE_S + 2) == 0
     store.update(counted(40.0, 1115, since=39.0))
     assert store.rate("out", 50.0) is None
+
+
+def test_a_window_that_is_late_shows_the_last_rate_of_running_requests() -> None:
+    running = requests(2, 0)
+    times = np.arange(1.0, 10.25, 0.25)
+    store = fed(*(counted(t, int(100 * t), since=1.0, requests=running) for t in times))
+    for late in (0.0, 2.0, 6.0, 9.5):
+        assert store.rate("out", 10.0 + late) == pytest.approx(100)
+    assert store.rate("out", 21.0) is None
+    for t in np.arange(21.0, 25.0, 0.25):  # the seconds in between come with the snapshots
+        store.update(counted(t, int(100 * t), since=1.0, requests=running))
+    assert store.rate("out", 25.0) == pytest.approx(100)
+    store.update(counted(25.5, 2550, since=1.0))  # idle: nothing more comes
+    assert store.rate("out", 40.0) == 0
 
 
 def test_an_idle_minute_does_not_thin_the_next_tokens() -> None:
