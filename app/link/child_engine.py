@@ -211,7 +211,7 @@ class IsolatedEngine(threading.Thread):
 
     def _launched(self) -> ChildProcess | None:
         """A process that accepts commands; None after a reported failure."""
-        self._on_event(messages.LoadProgress("starting the engine process", 0, 0))
+        self._on_event(messages.LoadProgress("Starting the engine process", 0, 0))
         key = secrets.token_urlsafe(32)
         try:
             self._fault = new_fault_file()

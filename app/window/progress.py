@@ -170,7 +170,7 @@ class LoadStrip(WorkRow):
         """Show a load whose size is not known yet."""
         self.work = None  # a new button to cancel
         cancel = ("Cancel", self.cancelled.emit)
-        self.show_work(Work("load", title, "starting the engine", actions=(cancel,)))
+        self.show_work(Work("load", title, "Starting the engine", actions=(cancel,)))
         self.show()
 
     def update_progress(self, progress: LoadProgress) -> None:

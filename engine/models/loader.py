@@ -20,8 +20,8 @@ from engine.attention.masks import bind_masks
 from engine.errors import ConfigError, LoadCancelled, UnsupportedModelError
 from engine.hardware.device_map import DeviceMap
 from engine.hardware.devices import CPU, make_current
+from engine.kernels.cpu.build import reporting
 from engine.kernels.cpu.check import library, remedy
-from engine.kernels.cpu.library import FORMATS
 from engine.kernels.measure import Choice
 from engine.kernels.packed_codes import WORDS
 from engine.kernels.registry import blocked_choices, linear_choices
@@ -120,12 +120,22 @@ def load_model(request: LoadRequest) -> LoadedModel:
         make_current(request.device)
 
 
+def _compile_kernels(progress: Progress) -> None:
+    """Before anything is measured with them: attention has one for every dtype. The first load on a
+    machine takes half a minute longer."""
+
+    def report(done: int, total: int) -> None:
+        progress(f"Compiling CPU kernels, once on this machine: {done} of {total} files", 0, 0)
+
+    with reporting(report):
+        library()
+
+
 def _load(request: LoadRequest) -> LoadedModel:
     device_map, dtype, length = request.device_map, request.dtype, request.max_model_len
     request.check()
-    if CPU in device_map.devices and (request.is_quantized or dtype in FORMATS):
-        request.progress("Compiling", 0, 0)  # a few seconds, once on a machine
-        library()
+    if CPU in device_map.devices:
+        _compile_kernels(request.progress)
     is_dummy = request.load_format == "dummy"
     source: WeightSource = DummyWeights(request) if is_dummy else DiskWeights(request)
     request.progress("Checking", 0, 0)

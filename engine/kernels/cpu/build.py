@@ -18,7 +18,10 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import contextmanager
+from contextvars import ContextVar
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
@@ -55,8 +58,12 @@ PROCESSORS = {
 """Compiler's name of each kind of processor with prebuilt kernels, the best first, and the flags of
 /proc/cpuinfo that it needs."""
 
+Compiled = Callable[[int, int], None]
+"""Called with the number of compiled source files, and of all."""
+
 _OPENMP = re.compile(r"(/\S*/lib(?:gomp|iomp5|omp)[^/\s]*\.so[.\d]*)")
 _TIMEOUT_S = 120.0
+_report: ContextVar[Compiled] = ContextVar("report", default=lambda done, total: None)
 
 
 class Compiler(NamedTuple):
@@ -92,6 +99,17 @@ def compiled(processor: str = "native") -> tuple[Path, Compiler]:
     except OSError as error:
         raise UnavailableError(f"cannot save the CPU kernels: {error}") from error
     return target, compiler
+
+
+@contextmanager
+def reporting(report: Compiled) -> Iterator[None]:
+    """Call `report` before the first source file that this thread compiles, and after each. It is
+    not called where the library is in the cache."""
+    before = _report.set(report)
+    try:
+        yield
+    finally:
+        _report.reset(before)
 
 
 @cache
@@ -159,7 +177,12 @@ def _compile(compiler: Compiler, openmp: str, processor: str) -> bytes:
                 [compiler.path, *flags, str(source), "-o", to]
                 for source, to in zip(SOURCES, unlinked, strict=True)
             ]
-            list(side_by_side.map(_run, commands))
+            running = [side_by_side.submit(_run, command) for command in commands]
+            report = _report.get()
+            report(0, len(running))
+            for done, one in enumerate(as_completed(running), 1):
+                one.result()
+                report(done, len(running))
         _run([compiler.path, "-shared", *unlinked, openmp, "-o", str(linked), "-lm"])
         return linked.read_bytes()
 

@@ -190,7 +190,7 @@ def new_scratch() -> None:
 
 
 def load() -> Library:
-    """Compiles at the first call on a machine (a few seconds). Raises UnavailableError."""
+    """Compiles at the first call on a machine (half a minute). Raises UnavailableError."""
     path, compiler = compiled()
     try:
         return Library(path, compiler.origin)

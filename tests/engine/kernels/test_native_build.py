@@ -58,6 +58,19 @@ class TestBuild:
         assert list((tmp_path / "cache" / "native").iterdir()) == []
 
     @needs_compiler
+    def test_compiled_files_are_counted_while_they_are_compiled(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        writes = 'while [ $# -gt 0 ]; do [ "$1" = -o ] && echo x > "$2"; shift; done; true'
+        self.compiler(tmp_path, monkeypatch, writes)
+        counts: list[tuple[int, int]] = []
+        for _ in range(2):  # the second finds it in the cache
+            with build.reporting(lambda *count: counts.append(count)):
+                build.compiled()
+        build.compiled()
+        assert counts == [(done, len(build.SOURCES)) for done in range(len(build.SOURCES) + 1)]
+
+    @needs_compiler
     def test_a_compiler_that_takes_too_long_is_stopped(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
