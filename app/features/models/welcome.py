@@ -113,7 +113,8 @@ class WelcomePage(QFrame):
         self._columns.addLayout(self._make_ways(), 1)
         inner = QWidget()
         inner.setMaximumWidth(MAX_WIDTH)
-        vbox(head, wrapped("muted", ABOUT), SPACE_2, self._columns, STRETCH, of=inner)
+        column = vbox(wrapped("muted", ABOUT), SPACE_2, self._columns, STRETCH, of=inner)
+        column.insertLayout(0, head)  # last: Tab leads through the ways to start first
         hbox(
             STRETCH, (inner, 1000), STRETCH,
             of=content, spacing=-1, margins=(SPACE_4, SPACE_4, SPACE_4, SPACE_4),

@@ -225,6 +225,17 @@ def test_the_first_start_welcomes_once(
         assert again.pages.models_place.currentWidget() is again.pages.models_place.page
 
 
+def test_tab_leads_through_the_ways_to_start_first(qtbot: QtBot) -> None:
+    page = WelcomePage(lambda: 0, halves, lambda: MachineFacts((), None))
+    qtbot.addWidget(page)
+    order, widget = [], page.nextInFocusChain()
+    while widget is not page:
+        order += [widget.text()] if isinstance(widget, QPushButton) else []
+        widget = widget.nextInFocusChain()
+    texts = [text for text in order if text != "Copy command"]  # only with advice
+    assert (texts[0], texts[-1]) == ("Chat", "Show models") and len(texts) == 6
+
+
 def test_who_names_a_model_is_not_welcomed(qtbot: QtBot, application: Application) -> None:
     with qtbot.waitSignal(application.bridge.loaded, timeout=5000):
         application.start({"model": "/models/tiny"})
