@@ -1,7 +1,8 @@
 """Dock positions per page: from this run, the last run, or the page's plan.
 
-Qt shrinks the docks below the page in a low window and does not grow them again, and widens docks
-for larger text for ever: this restores the sizes that the user or the plan chose.
+Qt shrinks the docks below the page in a low or narrow window and does not grow them again as they
+were, and widens docks for larger text for ever: this restores the sizes that the user or the plan
+chose.
 """
 
 from __future__ import annotations
@@ -44,16 +45,19 @@ class DockLayouts(QObject):
         self._states: dict[str, QByteArray] = {}
         # of the docks below, by page; 0: as planned, None: not known
         self._heights: dict[str, int | None] = {}
+        self._shares: dict[str, tuple[int, ...]] = {}  # of their widths, by page
         self._later = QTimer(self)
         self._later.setSingleShot(True)
         self._later.timeout.connect(self._give_back)
         area.resized.connect(self._later.start)
         area.dragged.connect(self._keep_height)
+        area.divided.connect(self._keep_shares)
         stored = store.text(_WIDTH, "")
         self._width = int(stored) if stored.isdecimal() else SETTINGS_WIDTH
         self._settled = 0  # pixels of the settings when they were last placed
         self._widen = QTimer(self, singleShot=True)
         self._widen.timeout.connect(self._place_settings)
+        self._widen.timeout.connect(self._divide)
         settings_dock.visibilityChanged.connect(self._on_seen)
         restyling().beginning.connect(self._note_width)
         restyling().arranged.connect(self._after_text_size)
@@ -101,6 +105,7 @@ class DockLayouts(QObject):
         """Replace the states of all pages; pages not in `states` are as at a first visit."""
         self._states = {page: QByteArray(states.get(page, b"")) for page in self._pages}
         self._heights = dict.fromkeys(self._pages)  # as these states have them
+        self._shares = {}
         self.write()
         self.restore()
 
@@ -130,6 +135,7 @@ class DockLayouts(QObject):
         by_name = {dock.objectName(): dock for dock in self._others}
         stacks = [by_name[names[0]] for names in plan.below]
         self._area.resizeDocks(stacks, [height] * len(stacks), sizes.Vertical)
+        self._shares[self._page] = (1,) * len(stacks)
         self._area.resizeDocks(stacks, [1] * len(stacks), sizes.Horizontal)
         self._later.start()
 
@@ -165,10 +171,13 @@ class DockLayouts(QObject):
         if height and self._area.height_below > height:
             self._area.set_height_below(height)
 
-    # In a window that changes its height ---------------------------------------------------------
+    # In a window that changes its size -----------------------------------------------------------
 
     def _keep_height(self, height: int) -> None:
         self._heights[self._page] = height
+
+    def _keep_shares(self, widths: tuple[int, ...]) -> None:
+        self._shares[self._page] = widths
 
     def _height_wanted(self) -> int:
         """0: not known."""
@@ -182,3 +191,14 @@ class DockLayouts(QObject):
             self._widen.start()
         if 0 < self._area.height_below < (height := self._height_wanted()):
             self._area.set_height_below(height)
+        self._divide()
+
+    def _divide(self) -> None:
+        widths = self._area.widths_below
+        if not widths:
+            return
+        shares = self._shares.setdefault(self._page, widths)  # as the restored state has them
+        if len(shares) != len(widths):  # a dock was opened or closed since
+            self._shares[self._page] = widths
+        elif len(widths) > 1:
+            self._area.divide_below(shares)

@@ -110,11 +110,12 @@ class _TitleBar(QWidget):
 
 
 class DockArea(QMainWindow):
-    """The page in the middle and docks around it. `dragged(height)`: the user resized the docks
-    below the page."""
+    """The page in the middle and docks around it. `dragged(height)`, `divided(widths)`: the user
+    resized the docks below the page."""
 
     resized = Signal()
     dragged = Signal(int)
+    divided = Signal(tuple)
 
     def __init__(self, page: QWidget, parent: QWidget | None = None) -> None:
         super().__init__(parent)
@@ -128,7 +129,7 @@ class DockArea(QMainWindow):
         self.setCorner(Qt.Corner.BottomRightCorner, areas.RightDockWidgetArea)
         self.setCorner(Qt.Corner.BottomLeftCorner, areas.LeftDockWidgetArea)
         self.setTabPosition(areas.AllDockWidgetAreas, QTabWidget.TabPosition.North)
-        self._pressed_at = 0
+        self._pressed_at: tuple[int, tuple[int, ...]] = (0, ())
         self._untabbed = QByteArray()
         self._title_timer = QTimer(self, singleShot=True, interval=0)
         self._title_timer.timeout.connect(self._show_titles)
@@ -147,7 +148,7 @@ class DockArea(QMainWindow):
             bar.setFocusPolicy(policies.TabFocus if bar.count() else policies.NoFocus)
             bar.setElideMode(Qt.TextElideMode.ElideNone)  # it scrolls
 
-    # The height of the docks below ---------------------------------------------------------------
+    # The size of the docks below -----------------------------------------------------------------
 
     def below(self) -> list[QDockWidget]:
         """The visible docks below the page, if they form one row."""
@@ -168,19 +169,36 @@ class DockArea(QMainWindow):
         docks = self.below()
         self.resizeDocks(docks, [height] * len(docks), Qt.Orientation.Vertical)
 
+    @property
+    def widths_below(self) -> tuple[int, ...]:
+        """From left to right."""
+        return tuple(dock.width() for dock in self._row_below())
+
+    def divide_below(self, shares: Sequence[int]) -> None:
+        """Resize the docks below, from left to right, to these shares of their width."""
+        docks = self._row_below()
+        if len(docks) == len(shares) and self.widths_below != tuple(shares):
+            self.resizeDocks(docks, list(shares), Qt.Orientation.Horizontal)
+
+    def _row_below(self) -> list[QDockWidget]:
+        return sorted(self.below(), key=lambda dock: dock.x())
+
     def event(self, event: QEvent) -> bool:
         """Only presses on the separators arrive here."""
         if event.type() is QEvent.Type.MouseButtonPress:
-            self._pressed_at = self.height_below
+            self._pressed_at = self.height_below, self.widths_below
         taken = super().event(event)
         if event.type() is QEvent.Type.MouseButtonRelease:
             QTimer.singleShot(0, self, self._released)  # what was moved is laid out by then
         return taken
 
     def _released(self) -> None:
-        height = self.height_below
-        if height and height != self._pressed_at:
+        height, widths = self.height_below, self.widths_below
+        before, widths_before = self._pressed_at
+        if height and height != before:
             self.dragged.emit(height)
+        if widths != widths_before:
+            self.divided.emit(widths)
 
     def resizeEvent(self, event: QResizeEvent) -> None:
         super().resizeEvent(event)

@@ -75,14 +75,14 @@ def test_docks_that_a_low_window_squeezed_have_their_height_back_in_a_high_one(
         qtbot.waitUntil(lambda: abs(area.height_below - planned) < 8)
 
 
-def drag(area: DockArea, place: QPoint, down: int) -> None:
-    """Take hold of what is at `place` and move it down."""
+def drag(area: DockArea, place: QPoint, down: int = 0, *, right: int = 0) -> None:
+    """Take hold of what is at `place` and move it."""
     left = Qt.MouseButton.LeftButton
     for kind, at in (
         (QEvent.Type.MouseButtonPress, place),
-        (QEvent.Type.MouseMove, place + QPoint(0, down // 2)),
-        (QEvent.Type.MouseMove, place + QPoint(0, down)),
-        (QEvent.Type.MouseButtonRelease, place + QPoint(0, down)),
+        (QEvent.Type.MouseMove, place + QPoint(right // 2, down // 2)),
+        (QEvent.Type.MouseMove, place + QPoint(right, down)),
+        (QEvent.Type.MouseButtonRelease, place + QPoint(right, down)),
     ):
         held = Qt.MouseButton.NoButton if kind is QEvent.Type.MouseButtonRelease else left
         where, none = QPointF(at), Qt.KeyboardModifier.NoModifier
@@ -111,6 +111,34 @@ def test_docks_that_were_dragged_low_stay_low(qapp: QApplication, qtbot: QtBot) 
         qtbot.waitUntil(lambda: area.height_below > 0)
         made.window.resize(1200, 950)
         qtbot.waitUntil(lambda: abs(area.height_below - dragged) < 8)
+
+
+def test_docks_side_by_side_have_their_shares_back_in_a_wide_window(
+    qapp: QApplication, qtbot: QtBot
+) -> None:
+    with next_run(qapp) as made:
+        made.show()
+        area = made.window.dock_area
+        made.window.show_page_named("Tune")
+
+        def share() -> float:
+            """Of the left one; 0 while there are not two."""
+            widths = area.widths_below
+            return widths[0] / sum(widths) if len(widths) == 2 else 0.0
+
+        def has_share_back(wanted: float) -> None:
+            made.window.resize(1400, 900)
+            qtbot.waitUntil(lambda: abs(share() - wanted) < 0.01)
+            made.window.resize(900, 900)
+            qtbot.waitUntil(lambda: 0 < share() < wanted - 0.05)  # the right one needs more
+            made.window.resize(1400, 900)
+            qtbot.waitUntil(lambda: abs(share() - wanted) < 0.01)
+
+        has_share_back(0.5)
+        left = min((dock.geometry() for dock in area.below()), key=lambda place: place.x())
+        drag(area, QPoint(left.right() + 4, left.center().y()), right=100)
+        qtbot.waitUntil(lambda: share() > 0.55, timeout=3000)
+        has_share_back(share())
 
 
 def test_in_place_of_a_tab_that_is_closed_its_neighbour_is_seen(
