@@ -181,7 +181,8 @@ class BlocksSection(_Section):
 
 
 class DraftsSection(_Section):
-    """The text with accepted drafts coloured and rejected ones struck through."""
+    """The text with accepted drafts coloured and rejected ones struck through; hidden while no
+    token is known."""
 
     def __init__(self) -> None:
         self.strip, self._legend = TokenStrip(), Swatches(PAINT.legend, wraps=True)
@@ -191,6 +192,7 @@ class DraftsSection(_Section):
 
     def show_tokens(self, records: Sequence[TokenRecord], instead: str = NO_DRAFTS) -> None:
         """instead: the text where there are no drafts."""
+        self.setVisible(bool(records))
         drafts = Drafts.of(records)
         tried = drafts.num_accepted + drafts.num_rejected
         for part in (self.strip, self._legend):

@@ -148,6 +148,7 @@ def test_the_figures_are_those_of_the_reply(
     ask(application, "hello", max_tokens=500)
     view = page.inspector.view
     assert view.isVisible() and view.no_times.isHidden()  # they may come
+    assert view.drafts.isHidden()  # no token has come that could have been drafted
     qtbot.waitUntil(lambda: view.blocks.note.text().startswith("2 blocks"))  # while it runs
     chat.stop()
     wait_idle(qtbot, application)
