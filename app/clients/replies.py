@@ -27,8 +27,6 @@ from engine.snapshot import (
     TokenEvent,
 )
 
-"""Step index of output events: not reported."""
-
 
 class Reply:
     """One running request. `arrival`: when the user sent it (time.perf_counter)."""
