@@ -331,3 +331,14 @@ def test_the_newest_step_is_the_last_one_once_nothing_runs(
     assert panel.note.text() == step_text(steps(19, 1)[0])
     panel.rest()
     assert panel.note.text().startswith("idle")
+
+
+def test_the_newest_step_is_named_though_no_snapshot_follows_it(
+    qtbot: QtBot, panel: TimelinePanel
+) -> None:
+    """A long step follows: the engine reports nothing meanwhile, and the picture shows this one."""
+    for count, at in ((3, 100.0), (5, 100.1)):
+        running = synthetic.snapshot(at, num_running=1)
+        panel.update_snapshot(dataclasses.replace(running, steps=steps(0, count)))
+    assert numbers(panel.note.text())[0] == 2
+    qtbot.waitUntil(lambda: numbers(panel.note.text())[0] == 4)
