@@ -38,7 +38,7 @@ LEGEND = (
     Swatch("resumed", lambda table: (table.value("preempted"), table.value("prefill"))),
     Swatch("idle slot", of("queued"), fill=Qt.BrushStyle.BDiagPattern),
 )
-LEGEND_FROM, LATENCIES_FROM = 130, 360
+LEGEND_FROM, LATENCIES_FROM = 180, 360
 """Pixels of the panel's height with room for the legend, and for the latencies above the
 timeline."""
 
