@@ -126,6 +126,7 @@ class BenchPage(QWidget):
     @cached_property
     def results(self) -> ResultsView:
         results = ResultsView()
+        results.show_mode(self.form.mode)
         results.goals_moved.connect(self.form.set_goals)
         results.earlier.activated.connect(self._load_earlier)
         self._connect(results.bar)
@@ -200,6 +201,7 @@ class BenchPage(QWidget):
         self.bench.start(plan)
 
     def _on_mode(self, mode: Mode) -> None:
+        self.results.show_mode(mode)
         self.views.setCurrentWidget(self.shown)
 
     def _apply(self, settings: Mapping[str, Any]) -> None:

@@ -15,6 +15,7 @@ from app.bench.point_table import cells, change_cells, heads, interval_text, lin
 from app.bench.record import BenchResult
 from app.bench.sweep import CURVE, ENGINE, NO_SETTINGS, Point, axis_title, figure_of
 from app.features.bench.apply_bar import ApplyBar
+from app.features.bench.form import Mode
 from app.features.bench.trials import dots_of, latency_of, memory_mib
 from engine.units import setting_text
 from widgets.controls.combo import ElidedCombo
@@ -33,10 +34,13 @@ LEAST_STACKED = 420
 _KEYS = {"itl": "itl_ms", "ttft": "ttft_ms", "e2el": "e2e_ms"}
 ENGINE_CHANGE = "Change from the first engine at the same load, with its 95 % confidence interval"
 CHANGE = "Change from the earlier run, with its 95 % confidence interval over the repetitions"
-EMPTY = (
-    "A sweep measures the workload at each value and shows which one is the fastest that meets "
-    "your goals. Choose Max running requests as the sweep and an ITL goal, then press Run."
-)
+EMPTY = {
+    Mode.SWEEP: "A sweep measures the workload at each value and shows which one is the fastest "
+    "that meets your goals. Choose Max running requests as the sweep and an ITL goal, then press "
+    "Run.",
+    Mode.TUNE: "A search measures some combinations of settings and shows the best one that meets "
+    "your goals. Choose the settings to vary and an ITL goal, then press Run.",
+}
 
 
 class ResultsView(QFrame):
@@ -49,7 +53,8 @@ class ResultsView(QFrame):
         self.setProperty("panel", True)
         self.result: BenchResult | None = None
         self._other: BenchResult | None = None
-        self.answer = wrapped("", EMPTY)
+        self._empty = EMPTY[Mode.SWEEP]
+        self.answer = wrapped("", self._empty)
         self.answer.setFont(ui_font("body", QFont.Weight.DemiBold))
         self.table: FigureTable[Point] = FigureTable("Points")
         self.model = self.table.figures
@@ -101,10 +106,16 @@ class ResultsView(QFrame):
 
     def show_result(self, result: BenchResult | None) -> None:
         self.result = result
-        self.answer.setText(result.answer if result is not None else EMPTY)
+        self.answer.setText(result.answer if result is not None else self._empty)
         self.interval.set_text(interval_text(result) if result is not None else "")
         self._fill()
         self._draw()
+
+    def show_mode(self, mode: Mode) -> None:
+        """What to do before the first run of a sweep or a search."""
+        self._empty = EMPTY.get(mode, self._empty)
+        if self.result is None:
+            self.answer.setText(self._empty)
 
     def show_earlier(self, other: BenchResult | None) -> None:
         self._other = other

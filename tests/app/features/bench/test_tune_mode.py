@@ -9,7 +9,7 @@ from pytestqt.qtbot import QtBot
 from app.bench.ranking import Objective
 from app.features.bench.form import Mode
 from app.features.bench.page import BenchPage
-from app.features.bench.results import LATENCY, MEMORY
+from app.features.bench.results import EMPTY, LATENCY, MEMORY
 from app.features.tune.server_dialog import ServerDialog
 from app.main.application import Application
 from app.storage.run_records import Kind, State
@@ -38,6 +38,12 @@ def click(plot: ParetoPlot, index: int) -> None:
     for kind in (QEvent.Type.MouseButtonPress, QEvent.Type.MouseButtonRelease):
         plot.event(QMouseEvent(kind, at, plot.mapToGlobal(QPointF(at)), button, button,
                                Qt.KeyboardModifier.NoModifier))  # fmt: skip
+
+
+def test_before_a_run_the_answer_explains_the_chosen_mode(search: BenchPage) -> None:
+    for mode in (Mode.TUNE, Mode.SWEEP):
+        search.form.choose(mode)
+        assert search.results.answer.text() == EMPTY[mode]
 
 
 def test_a_search_is_a_pareto_chart_and_a_kept_run(
