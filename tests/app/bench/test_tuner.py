@@ -57,13 +57,14 @@ class NoisyBench:
         self.memory: Mapping[int, int] = {}  # bytes of the KV cache by block size
         self.limits: list[float] = []
         self.cancel_at = -1
+        self.cancelled: type[BaseException] = SweepCancelledError
 
     def measure(
         self, settings: Mapping[str, Any], pace: Pace, least: int, label: str,
         limit_s: float = math.inf,
     ) -> Run:  # fmt: skip
         if len(self.seen) == self.cancel_at:
-            raise SweepCancelledError
+            raise self.cancelled
         self.seen.append(dict(settings))
         self.limits.append(limit_s)
         if self.broken and self.broken.items() <= settings.items():
@@ -145,9 +146,10 @@ def test_failed_points_are_kept_and_not_tried_again() -> None:
     assert best is not None and best.settings["max_num_seqs"] != 16
 
 
-def test_a_cancelled_search_keeps_its_runs() -> None:
+@pytest.mark.parametrize("cancelled", [SweepCancelledError, KeyboardInterrupt])
+def test_a_cancelled_search_keeps_its_runs(cancelled: type[BaseException]) -> None:
     bench = NoisyBench(0)
-    bench.cancel_at = 3
+    bench.cancel_at, bench.cancelled = 3, cancelled
     made = search(bench)
     assert sum(point.is_measured for point in made.run()) == 3 and made.was_cancelled
 
