@@ -212,11 +212,12 @@ def test_quality_that_cannot_be_measured_does_not_end_the_ladder() -> None:
     assert rung.is_kept and rung.quality is None and "5 GiB" in rung.note
 
 
-def test_cancel_keeps_the_rungs_that_are_done() -> None:
+@pytest.mark.parametrize("cancelled", [SweepCancelledError, KeyboardInterrupt])
+def test_cancel_keeps_the_rungs_that_are_done(cancelled: type[BaseException]) -> None:
     class Cancelled(ScriptedLadder):
         def apply(self, changes: Mapping[str, Any]) -> None:
             if changes["enable_prefix_caching"]:
-                raise SweepCancelledError
+                raise cancelled
 
     ladder = climb(Cancelled())
     assert ladder.was_cancelled
