@@ -122,7 +122,7 @@ def load_model(request: LoadRequest) -> LoadedModel:
 
 def _compile_kernels(progress: Progress) -> None:
     """Before anything is measured with them: attention has one for every dtype. The first load on a
-    machine takes half a minute longer."""
+    machine takes longer by their 24 s of CPU time."""
 
     def report(done: int, total: int) -> None:
         progress(f"Compiling CPU kernels, once on this machine: {done} of {total} files", 0, 0)

@@ -90,7 +90,7 @@ class Recorder(TorchDispatchMode):
             else:
                 kept = free.view(result.dtype).view(result.shape).copy_(result)
         else:
-            self.memory.append(self.held(result))
+            self.memory.append(result)
         self._hold(kept)
         return kept
 

@@ -15,6 +15,9 @@ from engine.kernels.cpu.library_cache import UnavailableError
 from engine.kernels.registry import quantized_choices
 from tests.engine.kernels.compiled import needs_compiler
 
+WRITES = 'while [ $# -gt 0 ]; do [ "$1" = -o ] && echo x > "$2"; shift; done; true'
+"""A compiler whose result is no library."""
+
 
 class TestBuild:
     @pytest.fixture(autouse=True)
@@ -61,8 +64,7 @@ class TestBuild:
     def test_compiled_files_are_counted_while_they_are_compiled(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        writes = 'while [ $# -gt 0 ]; do [ "$1" = -o ] && echo x > "$2"; shift; done; true'
-        self.compiler(tmp_path, monkeypatch, writes)
+        self.compiler(tmp_path, monkeypatch, WRITES)
         counts: list[tuple[int, int]] = []
         for _ in range(2):  # the second finds it in the cache
             with build.reporting(lambda *count: counts.append(count)):
@@ -84,8 +86,7 @@ class TestBuild:
     def test_a_library_that_does_not_load_is_not_used(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        writes = 'while [ $# -gt 0 ]; do [ "$1" = -o ] && echo x > "$2"; shift; done; true'
-        self.compiler(tmp_path, monkeypatch, writes)
+        self.compiler(tmp_path, monkeypatch, WRITES)
         assert "cannot load" in native.problem()
 
     @needs_compiler
