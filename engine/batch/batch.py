@@ -104,14 +104,15 @@ def spans_of(plan: StepPlan) -> list[Span]:
 
 
 def pad(batch: Batch, size: int) -> Batch:
-    """A batch of requests that decode, on the host, filled up to `size` of them."""
-    extra = size - batch.num_requests
+    """A batch, on the host, filled up to `size` tokens. If its requests decode, those that fill it
+    up are sampled too."""
+    extra = size - batch.num_tokens
     return Batch(
         input_ids=_filled(batch.input_ids, extra, 0),
         positions=_filled(batch.positions, extra, 0),
         slot_mapping=_filled(batch.slot_mapping, extra, -1),
-        logits_indices=torch.arange(size),
-        query_start_loc=list(range(size + 1)),
+        logits_indices=torch.arange(size) if batch.is_decode else batch.logits_indices,
+        query_start_loc=[*batch.query_start_loc, *range(batch.num_tokens + 1, size + 1)],
         seq_lens=[*batch.seq_lens, *[0] * extra],
         block_tables=[*batch.block_tables, *([] for _ in range(extra))],
         block_size=batch.block_size,

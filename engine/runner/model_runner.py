@@ -19,7 +19,7 @@ from engine.batch.batch import Batch
 from engine.batch.transfer import Staging
 from engine.runner import cuda_graphs as graphs
 from engine.runner.cuda_graphs import DecodeGraphs, Taps, put_drawn
-from engine.runner.recording import DecodeRecordings, can_record
+from engine.runner.recording import StepRecordings, can_record
 
 
 class ModelRunner:
@@ -33,7 +33,7 @@ class ModelRunner:
         self.backend = backend
         self.device = torch.device(device)
         self.graphs: DecodeGraphs | None = None
-        self.recordings: DecodeRecordings | None = None
+        self.recordings: StepRecordings | None = None
         self.was_replayed = False  # the last step that was executed
         self._staging = Staging(self.device)
 
@@ -44,15 +44,20 @@ class ModelRunner:
         num_blocks: int = 0,
         taps: Taps | None = None,
     ) -> None:
-        """Capture steps of so many requests that decode, over the cache as it is; on the CPU they
-        are recorded when they first come. num_blocks, taps: see `DecodeGraphs`."""
+        """Capture steps of so many requests that decode, over the cache as it is; on the CPU small
+        steps are recorded when they come again. num_blocks, taps: see `DecodeGraphs`."""
         self.release_graphs()
         capture = graphs.capture_for(self.device)
         if capture is not None:
             self.graphs = DecodeGraphs(self._compute, self.backend, block_size, self.device, taps)
             self.graphs.capture(sizes, capture, num_blocks)
         elif self.device.type == "cpu" and can_record(self.model):
-            self.recordings = DecodeRecordings(self._compute_alone, self.backend)
+            self.recordings = self._new_recordings()
+
+    def _new_recordings(self) -> StepRecordings:
+        numbers = (one.dtype for one in self.model.parameters() if one.is_floating_point())
+        dtype = next(numbers, torch.float32)
+        return StepRecordings(self._compute_alone, self.backend, dtype)
 
     def drop_cache(self) -> None:
         self.release_graphs()
@@ -113,7 +118,7 @@ class ModelRunner:
         kept = self.graphs, self.recordings
         self.graphs = None
         if self.recordings is not None:
-            self.recordings = DecodeRecordings(self._compute_alone, self.backend)
+            self.recordings = self._new_recordings()
         try:
             yield
         finally:

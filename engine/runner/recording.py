@@ -1,207 +1,53 @@
-"""Decode steps on the CPU, recorded once for each number of requests and replayed.
+"""Steps on the CPU, recorded once for each number of tokens and replayed: decode steps, and what
+one request computes alone, be it a short prompt, the end of one that is cached, or drafts.
 
 Between its matmuls a step of a small model spends its time in Python: modules, checks, views. With
-Qwen3-0.6B in int4 that was 6.4 of 22.4 ms per token. A recording keeps what a step computes: calls
-of compiled code, torch operations that write memory, and attention, which is called anew because it
-depends on lengths. Views and allocations are not repeated; the memory that they gave is kept.
+Qwen3-0.6B that was 6.4 of 22.4 ms per token in int4, and 17 of 83 ms of a prompt of 32 tokens in
+bfloat16. A recording keeps the calls that compute it (`engine.runner.recorder`).
 
-    2nd step in a row of n requests   launched operation by operation, and listened to
-    later ones                        [ inputs copied ] [ call | attention | ... ] [ logits ]
+    2nd step of n tokens   launched operation by operation, and listened to
+    later ones             [ inputs copied ] [ call | attention | ... ] [ logits ]
 
-What a step computes must not depend on numbers that Python reads from tensors. torch tells of most
-such reads, and the step is not recorded; experts that are chosen in Python are read unseen, so a
-mixture of experts is not recorded at all.
+Prompts have any number of tokens. Where products compute in tiles, they are filled up to whole ones
+(`filled_size`), so that a few recordings serve all.
+
+A mixture of experts that are chosen in Python is not recorded at all.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from typing import Any
-from weakref import ReferenceType, ref
+from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_map_only
 
-from engine.attention.interface import AttentionBackend, AttentionOptions, active, before_layer
-from engine.batch.batch import Batch
+from engine.attention.interface import AttentionBackend
+from engine.batch.batch import Batch, pad
 from engine.batch.transfer import CPU, Staging, capacity_for
-from engine.kernels.cpu.library import listen, new_scratch
+from engine.kernels.cpu.check import library
+from engine.kernels.cpu.dequantized import MANY_ROWS
+from engine.kernels.registry import choose_linear
+from engine.runner.recorder import UnrecordableError, record
 from engine.units import bytes_text
 
 MOST_ROWS = 64
-"""Of a recorded step: beyond, Python takes a small part of it and memory grows."""
+"""Of a recorded decode step: beyond, Python takes a small part of it and memory grows."""
+
+MOST_TOKENS = 128
+"""Of one request in a recorded step."""
 
 MOST_BYTES = 64 * 2**20
-"""Of all recordings of a model; the oldest goes first. A step that needs more is not recorded."""
+"""Of all recordings of a model; the one that was used least recently goes first. A step that needs
+more is not recorded."""
 
-_SHAPED_BY_NUMBERS = ("nonzero", "masked_select", "unique", "repeat_interleave", "bincount")
-"""Operations whose result's shape depends on numbers."""
+_TILE = 32  # rows that are multiplied together: tiled.c
 
-_ALLOCATES = ("empty", "new_empty")
-
-Call = tuple[Callable[..., object], tuple[Any, ...], Mapping[str, Any]]
-
-
-class UnrecordableError(Exception):
-    """What a step does cannot be repeated."""
-
-
-class Recorder(TorchDispatchMode):
-    """Listens, inside its `with`, to what this thread computes."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.calls: list[Call] = []
-        self.memory: list[Tensor] = []  # compiled code knows addresses alone
-        # what the step itself holds of each
-        self._held: dict[int, list[ReferenceType[Tensor]]] = {}
-        self._is_paused = False
-
-    def __torch_dispatch__(
-        self, function: Any, types: object, args: Any = (), kwargs: Mapping[str, Any] | None = None
-    ) -> Any:
-        kwargs = kwargs or {}
-        result = function(*args, **kwargs)
-        return result if self._is_paused else self._noted(function, args, kwargs, result)
-
-    def note_compiled(self, function: Callable[..., object], arguments: tuple[Any, ...]) -> None:
-        """A call of `Library`."""
-        if not self._is_paused:
-            self.calls.append((function, arguments, {}))
-
-    @contextmanager
-    def paused(self) -> Iterator[None]:
-        before, self._is_paused = self._is_paused, True
-        try:
-            yield
-        finally:
-            self._is_paused = before
-
-    def keep(self, result: Tensor) -> Tensor:
-        """`result`, in memory that nothing reads any more if there is some of its size."""
-        kept = result
-        if result.is_contiguous():
-            free = next((one for one in self.memory if self._is_free(one, result.nbytes)), None)
-            if free is None:
-                self.memory.append(result.reshape(-1).view(torch.uint8))
-            else:
-                kept = free.view(result.dtype).view(result.shape).copy_(result)
-        else:
-            self.memory.append(result)
-        self._hold(kept)
-        return kept
-
-    def held(self, of: Any) -> Any:
-        """Tensors of a recorded call: they count as nothing that the step refers to."""
-        own = lambda one: one.detach() if _memory_of(one) in self._held else one
-        return tree_map_only(Tensor, own, of)
-
-    def _hold(self, tensor: Tensor) -> None:
-        self._held.setdefault(_memory_of(tensor), []).append(ref(tensor))
-
-    def _is_free(self, memory: Tensor, size: int) -> bool:
-        if memory.nbytes != size or not memory.is_contiguous():
-            return False
-        place = _memory_of(memory)
-        self._held[place] = alive = [one for one in self._held[place] if one() is not None]
-        return not alive
-
-    def _noted(self, function: Any, args: Any, kwargs: Mapping[str, Any], result: Any) -> Any:
-        schema = function._schema
-        name = schema.name.removeprefix("aten::")
-        results = _several(result)
-        if (
-            name.startswith(_SHAPED_BY_NUMBERS)
-            or not all(isinstance(one, Tensor) for one in results)
-            or (name.startswith("index") and _is_masked(args))
-        ):
-            raise UnrecordableError(f"the step reads numbers ({name})")
-        if schema.is_mutable:
-            self.calls.append((function, self.held(args), self.held(kwargs)))
-            return result
-        if any(one.alias_info is not None for one in schema.returns):
-            given = {_memory_of(one) for one in args if isinstance(one, Tensor)}
-            if all(_memory_of(one) in given for one in results):  # a view; a reshape may be a copy
-                for one in results:
-                    if _memory_of(one) in self._held:
-                        self._hold(one)
-                return result
-        kept = [self.keep(one) for one in results]
-        if not name.startswith(_ALLOCATES):
-            given, named, out = self.held((args, kwargs, kept))
-            if (into := _into(function)) is not None:
-                self.calls.append((into, given, {**named, "out": out[0]}))
-            else:
-                self.calls.append((_again, (function, given, named, out), {}))
-        return type(result)(kept) if isinstance(result, tuple | list) else kept[0]
-
-
-def _is_masked(args: Any) -> bool:
-    """Whether an index among the arguments is a mask."""
-    places = [one for arg in args if isinstance(arg, tuple | list) for one in arg]
-    return any(isinstance(one, Tensor) and one.dtype is torch.bool for one in places)
-
-
-def _memory_of(tensor: Tensor) -> int:
-    """Its address; -1 of a weight that oneDNN lays out, which has none to tell."""
-    return -1 if tensor.layout is not torch.strided else tensor.untyped_storage().data_ptr()
-
-
-def _into(function: Any) -> Any:
-    """The overload of an operation that writes its result where it is told; None without one."""
-    packet = function.overloadpacket
-    if "out" not in packet.overloads():
-        return None
-    own, other = (
-        [(one.name, str(one.type)) for one in overload._schema.arguments]
-        for overload in (function, packet.out)
-    )
-    return packet.out if other == [*own, ("out", "Tensor")] else None
-
-
-def _again(function: Any, args: Any, kwargs: Mapping[str, Any], kept: Any) -> None:
-    for to, new in zip(kept, _several(function(*args, **kwargs)), strict=True):
-        to.copy_(new)
-
-
-def _several(result: Any) -> Any:
-    return result if isinstance(result, tuple | list) else (result,)
-
-
-class _Attention:
-    """The backend, whose calls a recorder notes as they are."""
-
-    def __init__(self, backend: AttentionBackend, recorder: Recorder) -> None:
-        self._backend, self._recorder = backend, recorder
-
-    def forward(
-        self, layer: int, q: Tensor, k: Tensor, v: Tensor, options: AttentionOptions
-    ) -> Tensor:
-        return self._noted(self._backend.forward, layer, q, k, v, options)
-
-    def attend(self, layer: int, q: Tensor, options: AttentionOptions) -> Tensor:
-        return self._noted(self._backend.attend, layer, q, options)
-
-    def _noted(self, compute: Callable[..., Tensor], *args: Any) -> Tensor:
-        recorder = self._recorder
-        with recorder.paused():
-            result = recorder.keep(compute(*args))
-            given, to = recorder.held((args, result))
-
-        def again() -> None:
-            before_layer()
-            to.copy_(compute(*given))
-
-        recorder.calls.append((again, (), {}))
-        return result
+_Key = tuple[int, int, int]
 
 
 class Recording:
     """The step of one batch, as `compute` did it: its logits, and the same for batches of as many
-    requests. Raises UnrecordableError."""
+    tokens and sampled rows. Raises UnrecordableError."""
 
     def __init__(
         self, compute: Callable[[Batch], Tensor], backend: AttentionBackend, batch: Batch
@@ -210,57 +56,88 @@ class Recording:
         self._staging = Staging(CPU, capacity_for(batch.num_tokens))
         staged = self._staging.copy(batch)
         backend.begin_step(staged)
-        recorder = Recorder()
-        with active(_Attention(backend, recorder)), listen(recorder.note_compiled), recorder:
-            new_scratch()  # which the recorder keeps
-            self.logits = compute(staged)
-        self._calls, self._memory = recorder.calls, recorder.memory
+        self.logits, self._calls, self._memory = record(lambda: compute(staged), backend)
         self.nbytes = sum(one.nbytes for one in self._memory)
 
     def replay(self, batch: Batch) -> Tensor:
-        """Logits [T, vocab], until the next call."""
+        """Logits [R, vocab], until the next call."""
         self._backend.begin_step(self._staging.copy(batch))
         for function, args, kwargs in self._calls:
             function(*args, **kwargs)
         return self.logits
 
 
-class DecodeRecordings:
-    """The recordings of one model over one cache, by number of requests and of threads."""
+def filled_size(num_tokens: int, dtype: torch.dtype) -> int:
+    """Tokens of the recording for a prompt of `num_tokens` by a model in `dtype`: as many, or whole
+    tiles of rows where the same code multiplies these, and no result depends on other rows."""
+    size = -(-num_tokens // _TILE) * _TILE
+    compiled = library()
+    has_tiles = compiled is not None and compiled.has_tiles and dtype is torch.bfloat16
+    if not has_tiles or num_tokens <= _TILE // 2 or (num_tokens < MANY_ROWS <= size):
+        return num_tokens
+    used = {choose_linear(dtype, "cpu", rows) for rows in (num_tokens, size)}
+    return size if len(used) == 1 else num_tokens
 
-    def __init__(self, compute: Callable[[Batch], Tensor], backend: AttentionBackend) -> None:
-        self._compute, self._backend = compute, backend
-        self._recordings: dict[tuple[int, int], Recording] = {}
-        self._last = 0, 0  # key of the last step
+
+class StepRecordings:
+    """The recordings of one model, which computes in `dtype`, over one cache: by number of tokens,
+    of sampled rows and of threads."""
+
+    def __init__(
+        self, compute: Callable[[Batch], Tensor], backend: AttentionBackend, dtype: torch.dtype
+    ) -> None:
+        self._compute, self._backend, self._dtype = compute, backend, dtype
+        self._recordings: dict[_Key, Recording] = {}  # the one used last is the last
+        self._last: _Key | None = None  # of decode steps
+        self._seen: set[_Key] = set()  # of the others
+        # tokens, by whether the step decodes
+        self._most = {True: MOST_ROWS, False: MOST_TOKENS}
         self.problem = ""
 
     def fits(self, batch: Batch) -> bool:
-        return batch.is_decode and batch.num_tokens <= MOST_ROWS and not self.problem
+        is_alone = batch.is_decode or batch.num_requests == 1
+        return is_alone and batch.num_tokens <= self._most[batch.is_decode]
 
     @torch.inference_mode()
     def execute(self, batch: Batch) -> Tensor | None:
-        """Logits [T, vocab] of a batch that fits; None where it is to be launched."""
-        key = batch.num_tokens, torch.get_num_threads()
-        last, self._last = self._last, key
-        if (found := self._recordings.get(key)) is not None:
+        """Logits [R, vocab] of a batch that fits; None where it is to be launched."""
+        if not batch.is_decode:
+            size = filled_size(batch.num_tokens, self._dtype)
+            batch = batch if size == batch.num_tokens else pad(batch, size)
+        key = batch.num_tokens, len(batch.logits_indices), torch.get_num_threads()
+        if (found := self._recordings.pop(key, None)) is not None:
+            self._recordings[key] = found
             return found.replay(batch)
-        if key != last:  # listening takes time, too much for a number that will not come again
-            return None
+        return self._recorded(key, batch) if self._pays(key, batch.is_decode) else None
+
+    def _pays(self, key: _Key, is_decode: bool) -> bool:
+        """Whether a step comes again. Listening takes time: too much for a number of requests that
+        is passed on the way to another."""
+        if is_decode:
+            last, self._last = self._last, key
+            return key == last
+        is_known = key in self._seen
+        self._seen.add(key)
+        return is_known
+
+    def _recorded(self, key: _Key, batch: Batch) -> Tensor | None:
         try:
             made = Recording(self._compute, self._backend, batch)
         except UnrecordableError as error:
-            self.problem = str(error)
+            self._refuse(batch.is_decode, 1, str(error))
             return None
         if made.nbytes > MOST_BYTES:
-            self.problem = f"a step takes {bytes_text(made.nbytes)}"
+            why = f"a step takes {bytes_text(made.nbytes)}"
+            self._refuse(batch.is_decode, batch.num_tokens, why)
         else:
-            self._keep(key, made)
+            self._recordings[key] = made
+            while self.nbytes > MOST_BYTES:
+                del self._recordings[next(iter(self._recordings))]
         return made.logits
 
-    def _keep(self, key: tuple[int, int], made: Recording) -> None:
-        self._recordings[key] = made
-        while self.nbytes > MOST_BYTES:
-            del self._recordings[next(iter(self._recordings))]
+    def _refuse(self, is_decode: bool, num_tokens: int, why: str) -> None:
+        """Steps of so many tokens, and of more."""
+        self._most[is_decode], self.problem = num_tokens - 1, why
 
     def __len__(self) -> int:
         return len(self._recordings)

@@ -1,5 +1,5 @@
-"""Decode steps on the CPU that are recorded and replayed: bit by bit what they are when they are
-launched, and where they cannot be recorded, launched."""
+"""Steps on the CPU that are recorded and replayed: bit by bit what they are when they are launched,
+and where they cannot be recorded, launched."""
 
 from __future__ import annotations
 
@@ -12,9 +12,8 @@ from torch import Tensor, nn
 
 from engine import LLMEngine, SamplingParams
 from engine.batch.batch import Batch, Span, pack
-from engine.messages import OutputEvent
 from engine.runner import recording
-from engine.runner.recording import DecodeRecordings, can_record
+from engine.runner.recording import StepRecordings, can_record, filled_size
 from tests.engine import tiny_models
 
 MakeEngine = Callable[..., LLMEngine]
@@ -23,23 +22,37 @@ PROMPTS = [[3, 1, 4, 1, 5], [9, 2, 6], [5, 3, 5, 8, 9, 7, 9]]
 
 
 def driven(engine: LLMEngine) -> dict[int, list[tuple[Any, ...]]]:
-    """Tokens and their log probabilities of requests that come and go, by number."""
+    """Tokens and their log probabilities of requests that come and go, by number; then of prompts
+    that are computed alone, the last ones behind a cached prefix."""
     found: dict[int, list[tuple[Any, ...]]] = {}
     numbers: dict[str, int] = {}
 
-    def take(events: list[OutputEvent]) -> None:
-        for event in events:
+    def add(prompt: list[int], max_tokens: int) -> None:
+        params = SamplingParams(
+            temperature=0.0, max_tokens=max_tokens, ignore_eos=True, logprobs=2
+        )
+        numbers[engine.add_request(prompt, params)] = len(numbers)
+
+    def step() -> None:
+        for event in engine.step():
             assert event.error is None
             kept = found.setdefault(numbers[event.request_id], [])
             kept += zip(event.token_ids, event.logprobs or (), strict=True)
 
-    for number, prompt in enumerate(PROMPTS):
-        params = SamplingParams(temperature=0.0, max_tokens=16, ignore_eos=True, logprobs=2)
-        numbers[engine.add_request(prompt, params)] = number
+    for prompt in PROMPTS:
+        add(prompt, 16)
         for _ in range(5):
-            take(engine.step())
+            step()
     while engine.has_unfinished:
-        take(engine.step())
+        step()
+    for first, size in enumerate((40, 33, 35, 5, 20, 5, 30, 30)):
+        add([(first + place) % 60 for place in range(size)], 2)
+        while engine.has_unfinished:
+            step()
+    for last in range(3):
+        add([*range(40), last, 7, 7], 2)
+        while engine.has_unfinished:
+            step()
     return found
 
 
@@ -56,11 +69,11 @@ def driven(engine: LLMEngine) -> dict[int, list[tuple[Any, ...]]]:
 def test_replayed_steps_are_bit_by_bit_what_launched_ones_are(
     settings: dict[str, Any], make_engine: MakeEngine
 ) -> None:
-    replays: list[int] = []
+    replays: set[tuple[int, bool]] = set()
     original = recording.Recording.replay
 
     def counted(self: recording.Recording, batch: Batch) -> Tensor:
-        replays.append(batch.num_tokens)
+        replays.add((batch.num_tokens, batch.is_decode))
         return original(self, batch)
 
     launched = driven(make_engine(enforce_eager=True, **settings))
@@ -68,7 +81,10 @@ def test_replayed_steps_are_bit_by_bit_what_launched_ones_are(
         patch.setattr(recording.Recording, "replay", counted)
         replayed = driven(make_engine(**settings))
     assert replayed == launched
-    assert set(replays) == {1, 2, 3} and len(replays) > 8
+    prompts = {size for size, is_decode in replays if not is_decode}
+    assert {size for size, is_decode in replays if is_decode} == {1, 2, 3}
+    dtype = torch.bfloat16 if "dtype" in settings else torch.float32
+    assert prompts == ({64, 32, 5, 3} if filled_size(33, dtype) == 64 else {5, 3})
 
 
 @pytest.mark.parametrize("kind", ["gemma2", "phi3", "gpt2"])
@@ -98,11 +114,16 @@ def decode(*tokens: int) -> Batch:
     return pack([Span([token], 3, [0], 1) for token in tokens], 8)
 
 
-def recordings(compute: Callable[[Tensor], Tensor]) -> DecodeRecordings:
-    return DecodeRecordings(lambda batch: compute(batch.input_ids), _Backend())  # type: ignore[arg-type]
+def recordings(compute: Callable[[Tensor], Tensor]) -> StepRecordings:
+    backend: Any = _Backend()
+    return StepRecordings(lambda batch: compute(batch.input_ids), backend, torch.float32)
 
 
-def logits(made: DecodeRecordings, *tokens: int) -> list[float]:
+def prompt(*tokens: int) -> Batch:
+    return pack([Span(list(tokens), 0, [0, 1], 1)], 8)
+
+
+def logits(made: StepRecordings, *tokens: int) -> list[float]:
     """Of a step that is recorded at the latest when it comes the second time."""
     found = made.execute(decode(*tokens))
     if found is None:
@@ -150,7 +171,7 @@ def test_what_takes_too_much_memory_is_not_kept(monkeypatch: pytest.MonkeyPatch)
     assert made.nbytes == 1600, "the older one had to go"
     assert logits(made, 7) == [7] * 100
     assert logits(made, 1, 2, 3) == [1, 2, 3] * 100 and made.problem
-    assert made.nbytes <= 2000 and not made.fits(decode(1))
+    assert made.nbytes <= 2000 and made.fits(decode(1, 2)) and not made.fits(decode(1, 2, 3))
 
 
 def test_results_follow_each_other_in_the_same_memory() -> None:
@@ -171,10 +192,31 @@ def test_results_follow_each_other_in_the_same_memory() -> None:
 
 
 def test_numbers_that_come_once_are_launched() -> None:
+    """Of requests; a prompt is recorded when one as long came at any time."""
     made = recordings(lambda ids: ids + 1)
     for tokens in ((1,), (1, 2), (1,), (1, 2, 3)):
         assert made.execute(decode(*tokens)) is None and not made.nbytes
     assert made.execute(decode(4, 5, 6)) is not None and made.nbytes == 24
+    for tokens in ((1, 2), (1, 2, 3)):
+        assert made.execute(prompt(*tokens)) is None
+    assert made.execute(prompt(5, 6)) is not None and len(made) == 2
+
+
+def test_what_cannot_be_recorded_of_prompts_leaves_decode_steps_alone() -> None:
+    made = recordings(lambda ids: ids + (int(ids.max()) if len(ids) > 1 else 1))
+    for _ in range(2):
+        assert made.fits(prompt(1, 2)) and made.execute(prompt(1, 2)) is None
+    assert made.problem and not made.fits(prompt(1, 2))
+    assert logits(made, 4) == [5]
+
+
+def test_prompts_of_similar_length_share_a_recording() -> None:
+    """Whole tiles of rows, where the code for both computes the same of a row."""
+    for dtype in (torch.float32, torch.bfloat16):
+        for size in range(1, 200):
+            filled = filled_size(size, dtype)
+            assert filled == size or (filled % 32 == 0 and size < filled < size + 32)
+    assert all(filled_size(size, torch.float32) == size for size in range(1, 200))
 
 
 def test_each_number_of_threads_has_its_own() -> None:
@@ -189,11 +231,13 @@ def test_each_number_of_threads_has_its_own() -> None:
         torch.set_num_threads(before)
 
 
-def test_large_steps_prompts_and_mixtures_are_launched() -> None:
+def test_large_steps_several_prompts_and_mixtures_are_launched() -> None:
     made = recordings(lambda ids: ids + 1)
     assert made.fits(decode(*range(recording.MOST_ROWS)))
     assert not made.fits(decode(*range(recording.MOST_ROWS + 1)))
-    assert not made.fits(pack([Span([1, 2], 0, [0], 1)], 8))
+    assert made.fits(pack([Span(range(recording.MOST_TOKENS), 0, range(99), 1)], 8))
+    assert not made.fits(pack([Span(range(recording.MOST_TOKENS + 1), 0, range(99), 1)], 8))
+    assert not made.fits(pack([Span([1, 2], 0, [0], 1), Span([1], 0, [1], 1)], 8))
     mixture = nn.Module()
     mixture.experts = nn.ModuleList([nn.Linear(2, 2)])
     assert can_record(nn.Linear(2, 2)) and not can_record(nn.Sequential(mixture))
