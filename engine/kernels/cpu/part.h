@@ -31,10 +31,13 @@ INLINE floats load_stored(const void *from, int64_t place, const int kind) {
     return load_numbers(from, place, kind);
 }
 
+/* Of one element. */
+INLINE int64_t stored_bytes(const int kind) { return kind == F32 ? 4 : kind >= INT8 ? 1 : 2; }
+
 /* Prefetch `count` elements: pages are too short, and lie too far from each other, for the hardware
  * prefetcher. Into L2: a core can have few L1 misses outstanding. */
 INLINE void fetch_stored(const void *from, int64_t place, int64_t count, const int kind) {
-    const int64_t size = kind == F32 ? 4 : kind >= INT8 ? 1 : 2;
+    const int64_t size = stored_bytes(kind);
     const char *at = (const char *)from + place * size;
     for (int64_t byte = 0; byte < count * size; byte += 64) _mm_prefetch(at + byte, _MM_HINT_T1);
 }

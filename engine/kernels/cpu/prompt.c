@@ -50,9 +50,11 @@ static tile_rows rows_of(const job *j, int64_t request, int64_t head, int64_t st
     const int64_t first = first_seen(j, s->lengths[request] - s->queries[request]);
     found.first = least(32, most(0, first - start));
     found.end = most(found.first, least(32, s->lengths[request] - start));
-    for (int64_t k = found.first; k < found.end; k++)
-        found.rows[k] =
-            (table[(start + k) / size] * p->kv_heads + head) * size + (start + k) % size;
+    int64_t number = (start + found.first) / size, offset = (start + found.first) % size;
+    for (int64_t k = found.first; k < found.end; k++) {
+        found.rows[k] = (table[number] * p->kv_heads + head) * size + offset;
+        if (++offset == size) offset = 0, number++;
+    }
     if (of->scales)
         read_scales(found.scales + found.first, of, found.rows + found.first,
                     found.end - found.first);
@@ -118,16 +120,45 @@ static void arrange(const job *j, const room *to, int64_t request, int64_t head,
     }
 }
 
-/* The pages of those keys and values, into L2. */
-static void fetch(const job *j, int64_t request, int64_t head, int64_t start, int64_t tiles) {
+/* Keys and values that are arranged next, as bytes that lie one after the other. They are brought to
+ * the second cache beside the products: all at once, each line would be waited for. */
+typedef struct {
+    const uint8_t *at[2 * KEYS + 1], *end[2 * KEYS];
+    int64_t count, run, rate; /* rate: lines beside each product */
+    const uint8_t *line;      /* of the run */
+} coming;
+
+static void look_ahead(const job *j, int64_t request, int64_t head, int64_t start, int64_t tiles,
+                       int64_t products, coming *to) {
     const stored *both[2] = {&j->pages->keys, &j->pages->values};
-    for (int of = 0; of < 2; of++)
+    int64_t lines = 0;
+    to->count = to->run = 0;
+    for (int of = 0; of < 2; of++) {
+        const int64_t bytes = both[of]->width * stored_bytes(both[of]->kind);
         for (int64_t tile = 0; tile < tiles; tile++) {
             const tile_rows rows = rows_of(j, request, head, start + 32 * tile, both[of]);
-            const int64_t width = both[of]->width;
-            for (int64_t k = rows.first; k < rows.end; k++)
-                fetch_stored(both[of]->elements, rows.rows[k] * width, width, both[of]->kind);
+            for (int64_t k = rows.first; k < rows.end; k++, lines += (bytes + 63) / 64) {
+                const uint8_t *from = (const uint8_t *)both[of]->elements + rows.rows[k] * bytes;
+                if (to->count == 0 || to->end[to->count - 1] != from) to->at[to->count++] = from;
+                to->end[to->count - 1] = from + bytes;
+            }
         }
+    }
+    to->line = to->at[0];
+    to->rate = (lines + products - 1) / products;
+}
+
+INLINE void bring_lines(coming *next, int64_t count) {
+    for (; count > 0 && next->run < next->count; count--) {
+        _mm_prefetch((const char *)next->line, _MM_HINT_T1);
+        next->line += 64;
+        if (next->line >= next->end[next->run]) next->line = next->at[++next->run];
+    }
+}
+
+INLINE void bring_some(void *with, int64_t step, int n) {
+    coming *next = with;
+    bring_lines(next, next->rate);
 }
 
 /* 2^x for x up to 0 (Cephes' exp2f); 0 below what float32 has. */
@@ -186,13 +217,14 @@ static void begin_block(const job *j, block *b, int64_t request, int64_t head, i
 }
 
 /* scores of `tiles` tiles of 32 keys, for R halves of the block. */
-INLINE void score_tiles(const job *j, const block *b, const room *k, int64_t tiles, const int R) {
+INLINE void score_tiles(const job *j, const block *b, const room *k, int64_t tiles, coming *next,
+                        const int R) {
     const int64_t wide = key_width(j->pages);
     const operand queries = {b->queries, wide / 32 * 1024, 64, 1024, 0};
     for (int64_t t = 0; t < tiles; t++) {
         const operand keys = {k->keys + 32 * t * wide, 32 * wide, 2 * wide, 64, 0};
         const tile_sums to = {k->scores + 32 * t * BLOCK, 64 * BLOCK, 64, 4 * BLOCK};
-        multiply_tiles(keys, queries, wide / 32, 1, to, nothing, NULL, 2, R, BFLOAT16S);
+        multiply_tiles(keys, queries, wide / 32, 1, to, bring_some, next, 2, R, BFLOAT16S);
     }
 }
 
@@ -222,7 +254,7 @@ static void see(const job *j, const block *b, const room *in, int half, int64_t 
 
 /* Weights of `count` keys; sums that were found before are made to fit them. */
 INLINE void weigh_tiles(block *b, const room *in, int half, int64_t count, float scaling,
-                        int64_t value_dim) {
+                        int64_t value_dim, coming *next) {
     static const uint16_t order[32] = {0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23,
                                        8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31};
     const bytes by_row = load_bytes((const uint8_t *)order);
@@ -238,6 +270,7 @@ INLINE void weigh_tiles(block *b, const room *in, int half, int64_t count, float
     floats total[2] = {no_floats(), no_floats()};
     uint16_t *to = in->weights + half * KEYS * 16;
     for (int64_t k = 0; k < count; k += 2, to += 32) {
+        bring_lines(next, next->rate);
         floats weight[2];
         UNROLLED(n, 2) {
             const floats score = load_floats(scores + (k + n) * BLOCK);
@@ -258,28 +291,30 @@ INLINE void weigh_tiles(block *b, const room *in, int half, int64_t count, float
 
 /* The values of those keys, weighed, to the sums of N tiles of 16 elements from `d` on. */
 INLINE void sum_tiles(block *b, const room *in, int64_t value_dim, int64_t d, int64_t tiles,
-                      const int N, const int R) {
+                      coming *next, const int N, const int R) {
     const operand from = {in->values + d / 16 * 512, 1024, 64, 64 * value_dim, 0};
     const operand weights = {in->weights, 32 * KEYS, 64, 1024, 0};
     const tile_sums to = {b->sums + d * BLOCK, 64 * BLOCK, 64, 4 * BLOCK};
-    multiply_tiles(from, weights, tiles, !b->is_begun, to, nothing, NULL, N, R, BFLOAT16S);
+    multiply_tiles(from, weights, tiles, !b->is_begun, to, bring_some, next, N, R,
+                   BFLOAT16S);
 }
 
 /* A block over `count` arranged keys from position `start` on. */
-INLINE void pass(const job *j, block *b, const room *in, int64_t start, int64_t count, const int R) {
+INLINE void pass(const job *j, block *b, const room *in, int64_t start, int64_t count, coming *next,
+                 const int R) {
     const int64_t value_dim = j->pages->values.width, last_row = b->rows - 1;
     count = least(count, (b->last_key[last_row] + 1 - start + 31) / 32 * 32);
     if (count <= 0 || b->first_key[0] >= start + count) return;
     const int is_whole = j->softcap <= 0 && start >= b->first_key[last_row] &&
                          start + count - 1 <= b->last_key[0];
-    score_tiles(j, b, in, count / 32, R);
+    score_tiles(j, b, in, count / 32, next, R);
     UNROLLED(half, R) {
         if (!is_whole) see(j, b, in, half, start, count);
-        weigh_tiles(b, in, half, count, is_whole ? j->scaling * LOG2_E : 1.0f, value_dim);
+        weigh_tiles(b, in, half, count, is_whole ? j->scaling * LOG2_E : 1.0f, value_dim, next);
     }
     int64_t d = 0;
-    for (; d + 32 <= value_dim; d += 32) sum_tiles(b, in, value_dim, d, count / 32, 2, R);
-    if (d < value_dim) sum_tiles(b, in, value_dim, d, count / 32, 1, R);
+    for (; d + 32 <= value_dim; d += 32) sum_tiles(b, in, value_dim, d, count / 32, next, 2, R);
+    if (d < value_dim) sum_tiles(b, in, value_dim, d, count / 32, next, 1, R);
     b->is_begun = 1;
 }
 
@@ -317,15 +352,20 @@ static void attend(const job *j, const room *in, block *blocks, int64_t request,
     const block *last = blocks + count - 1;
     const int64_t end = last->last_key[last->rows - 1] + 1;
     int64_t start = blocks[0].first_key[0] / KEYS * KEYS;
+    const int64_t width = key_width(j->pages) + j->pages->values.width;
+    coming next;
     for (; start < end; start += KEYS) {
-        const int64_t keys = least(KEYS, (end - start + 31) / 32 * 32);
+        const int64_t keys = least(KEYS, (end - start + 31) / 32 * 32), after = start + KEYS;
         arrange(j, in, request, head, start, keys / 32);
-        if (start + KEYS < end)
-            fetch(j, request, head, start + KEYS, least(KEYS, end - start - KEYS + 31) / 32);
+        next.count = next.run = 0;
+        if (after < end) /* of a pair of tiles by one: two products */
+            look_ahead(j, request, head, after, (least(KEYS, end - after) + 31) / 32,
+                       count * (2 * (keys / 32) * (width / 32) + keys / 2), &next);
         for (int64_t n = 0; n < count; n++) {
-            if (blocks[n].rows > 16) pass(j, blocks + n, in, start, keys, 2);
-            else pass(j, blocks + n, in, start, keys, 1);
+            if (blocks[n].rows > 16) pass(j, blocks + n, in, start, keys, &next, 2);
+            else pass(j, blocks + n, in, start, keys, &next, 1);
         }
+        bring_lines(&next, INT64_MAX); /* not all blocks see all keys */
     }
     for (int64_t n = 0; n < count; n++) end_block(j, blocks + n);
 }
