@@ -22,7 +22,7 @@ from app.bench.report import aligned
 from app.bench.rungs import Rung, State
 from app.storage.run_records import Kind, Measured, RunRecord, RunSide
 from app.storage.run_records import State as RunState
-from engine.units import bytes_text, change_text, number, short_figure
+from engine.units import bytes_text, change_text, counted, number, short_figure
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,14 @@ class LadderResult:
 
     @property
     def answer(self) -> str:
-        return answer(self.rungs, self.goals)
+        return " ".join(filter(None, (self._stopped, answer(self.rungs, self.goals))))
+
+    @property
+    def _stopped(self) -> str:
+        """ "Stopped after 2 of 7 rungs." of a ladder that was stopped."""
+        if self.state is not RunState.STOPPED:
+            return ""
+        return f"Stopped after {len(reached(self)):,} of {counted(len(self.rungs), 'rung')}."
 
     @property
     def tuned(self) -> dict[str, Any]:
@@ -133,7 +140,8 @@ def as_text(result: LadderResult) -> str:
     heads, *others = table
     lines = [f"{row[0]}: {row[-1]}" for row in others if row[-1]]
     numbers = aligned([heads[:-1], *(row[:-1] for row in others)])
-    return "\n".join([numbers, "", *lines, "", result.answer]).rstrip()
+    told = [numbers, "", *lines, ""] if others else []
+    return "\n".join([*told, result.answer]).rstrip()
 
 
 def to_run(result: LadderResult) -> RunRecord:

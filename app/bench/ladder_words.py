@@ -45,7 +45,7 @@ def answer(rungs: Sequence[Rung], goals: Goals) -> str:
     """From the first rung to the last kept one, and the rung that paid most."""
     kept = [rung for rung in rungs if rung.is_kept]
     if not kept:
-        return next((r.reason for r in rungs if r.reason), "")
+        return next((r.reason for r in rungs if r.reason), "No rung was measured.")
     first, last = kept[0], kept[-1]
     if not last.users:
         near = last.best

@@ -225,6 +225,17 @@ def test_cancel_keeps_the_rungs_that_are_done(cancelled: type[BaseException]) ->
     assert states == [State.MEASURED] * 3 + [State.WAITING] * 4
     run = to_run(result_of(ladder, state=RunState.STOPPED))
     assert run.state is RunState.STOPPED and len(run.sides) == 3
+    assert " 3 of 7 " in run.details["answer"]
+
+
+def test_a_ladder_stopped_in_its_first_rung_has_an_answer() -> None:
+    class Cancelled(ScriptedLadder):
+        def apply(self, changes: Mapping[str, Any]) -> None:
+            raise SweepCancelledError
+
+    result = result_of(climb(Cancelled()), state=RunState.STOPPED)
+    assert " 0 of 7 " in result.answer and as_text(result) == result.answer
+    assert not to_run(result).sides
 
 
 def test_progress_has_the_time_left_after_the_first_run() -> None:
