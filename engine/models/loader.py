@@ -96,10 +96,6 @@ class LoadRequest:
         reference = build_on_meta(self.checkpoint.config)
         return place(reference, self.device, self.host_layers)
 
-    @property
-    def is_quantized(self) -> bool:
-        return self.checkpoint.quantization is not None or not self.scheme.is_plain
-
     def check(self) -> None:
         """Raise LoadCancelled where the user cancelled."""
         if self.cancelled():
@@ -120,14 +116,15 @@ def load_model(request: LoadRequest) -> LoadedModel:
         make_current(request.device)
 
 
-def _compile_kernels(progress: Progress) -> None:
+def _compile_kernels(request: LoadRequest) -> None:
     """Before anything is measured with them: attention has one for every dtype. The first load on a
     machine takes longer by their 24 s of CPU time."""
 
     def report(done: int, total: int) -> None:
-        progress(f"Compiling CPU kernels, once on this machine: {done} of {total} files", 0, 0)
+        stage = f"Compiling CPU kernels, once on this machine: {done} of {total} files"
+        request.progress(stage, 0, 0)
 
-    with reporting(report):
+    with reporting(report, request.check):
         library()
 
 
@@ -135,7 +132,7 @@ def _load(request: LoadRequest) -> LoadedModel:
     device_map, dtype, length = request.device_map, request.dtype, request.max_model_len
     request.check()
     if CPU in device_map.devices:
-        _compile_kernels(request.progress)
+        _compile_kernels(request)
     is_dummy = request.load_format == "dummy"
     source: WeightSource = DummyWeights(request) if is_dummy else DiskWeights(request)
     request.progress("Checking", 0, 0)
@@ -217,7 +214,7 @@ def _fill(prepared: Prepared, source: WeightSource, request: LoadRequest) -> Non
 
 
 def _slow_kernels(request: LoadRequest) -> list[str]:
-    """Notices of quantized products without a fast kernel."""
+    """Notices of operations without a fast kernel."""
     notices = []
     devices, size = request.device_map.devices, request.scheme.group_size
     multiple = WORDS if any(name != CPU for name in devices) else 2
@@ -226,8 +223,8 @@ def _slow_kernels(request: LoadRequest) -> list[str]:
             f"Group size {size} is slow: each matmul dequantizes the weights. The 4-bit kernels "
             f"support multiples of {multiple}."
         )
-    if CPU in devices and request.is_quantized and (why := remedy()):
-        notices.append(f"Quantized matmuls run in PyTorch on the CPU, which is slower: {why}.")
+    if CPU in devices and (why := remedy()):
+        notices.append(f"PyTorch replaces the CPU kernels, which is slower: {why}.")
     return notices
 
 

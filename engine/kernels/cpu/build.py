@@ -15,17 +15,16 @@ import os
 import platform
 import re
 import shutil
-import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
+from engine.kernels.cpu.compiling import TIMEOUT_S, run
 from engine.kernels.cpu.library_cache import (
     UnavailableError,
     cache_folder,
@@ -33,7 +32,6 @@ from engine.kernels.cpu.library_cache import (
     one_at_a_time,
     store,
 )
-from engine.units import duration_text
 
 FOLDER = Path(__file__).parent
 SOURCES = sorted(FOLDER.glob("*.c"))
@@ -62,8 +60,14 @@ Compiled = Callable[[int, int], None]
 """Called with the number of compiled source files, and of all."""
 
 _OPENMP = re.compile(r"(/\S*/lib(?:gomp|iomp5|omp)[^/\s]*\.so[.\d]*)")
-_TIMEOUT_S = 120.0
-_report: ContextVar[Compiled] = ContextVar("report", default=lambda done, total: None)
+
+
+class _Listener(NamedTuple):
+    report: Compiled = lambda done, total: None
+    check: Callable[[], None] = lambda: None
+
+
+_listener: ContextVar[_Listener] = ContextVar("listener", default=_Listener())  # noqa: B039
 
 
 class Compiler(NamedTuple):
@@ -93,7 +97,7 @@ def compiled(processor: str = "native") -> tuple[Path, Compiler]:
     key = _fingerprint(compiler, openmp, processor)
     target = cache_folder() / f"kernels-{key}.so"
     try:
-        with one_at_a_time(target.parent, _TIMEOUT_S):
+        with one_at_a_time(target.parent, TIMEOUT_S, _listener.get().check):
             if not is_intact(target, key):
                 store(_compile(compiler, openmp, processor), target, key)
     except OSError as error:
@@ -102,14 +106,15 @@ def compiled(processor: str = "native") -> tuple[Path, Compiler]:
 
 
 @contextmanager
-def reporting(report: Compiled) -> Iterator[None]:
+def reporting(report: Compiled, check: Callable[[], None] = lambda: None) -> Iterator[None]:
     """Call `report` before the first source file that this thread compiles, and after each. It is
-    not called where the library is in the cache."""
-    before = _report.set(report)
+    not called where the library is in the cache. `check` is called all the time: what it raises
+    ends the compiler."""
+    before = _listener.set(_Listener(report, check))
     try:
         yield
     finally:
-        _report.reset(before)
+        _listener.reset(before)
 
 
 @cache
@@ -137,7 +142,7 @@ def find_compiler() -> Compiler:
     if path is None:
         names = ", ".join(COMPILERS)
         raise UnavailableError(f"no C compiler found ({names}): install one, for example gcc")
-    return Compiler(path, _run([path, "--version"]).partition("\n")[0])
+    return Compiler(path, run([[path, "--version"]])[0].partition("\n")[0])
 
 
 def _compiler_path() -> str | None:
@@ -169,21 +174,20 @@ def loaded_openmp() -> str:
 
 def _compile(compiler: Compiler, openmp: str, processor: str) -> bytes:
     """The library. Raises UnavailableError or OSError."""
+    (report, check), total = _listener.get(), len(SOURCES)
     with tempfile.TemporaryDirectory() as folder:
         unlinked, linked = [f"{folder}/{one.name}.o" for one in SOURCES], Path(folder, "linked")
         flags = [*FLAGS, *f"-march={processor}".split(), "-c"]
-        with ThreadPoolExecutor() as side_by_side:
-            commands = [
+        report(0, total)
+        run(
+            (
                 [compiler.path, *flags, str(source), "-o", to]
                 for source, to in zip(SOURCES, unlinked, strict=True)
-            ]
-            running = [side_by_side.submit(_run, command) for command in commands]
-            report = _report.get()
-            report(0, len(running))
-            for done, one in enumerate(as_completed(running), 1):
-                one.result()
-                report(done, len(running))
-        _run([compiler.path, "-shared", *unlinked, openmp, "-o", str(linked), "-lm"])
+            ),
+            check,
+            lambda done: report(done, total),
+        )
+        run([[compiler.path, "-shared", *unlinked, openmp, "-o", str(linked), "-lm"]], check)
         return linked.read_bytes()
 
 
@@ -199,26 +203,3 @@ def _processor_flags() -> str:
         if line.startswith("flags"):
             return line.partition(":")[2].strip()
     return ""
-
-
-def _run(command: list[str]) -> str:
-    try:
-        done = subprocess.run(
-            command,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=_TIMEOUT_S,
-        )
-    except subprocess.TimeoutExpired as error:
-        raise UnavailableError(
-            f"{command[0]} did not finish in {duration_text(_TIMEOUT_S)}: "
-            "close other programs and restart Inferdeck"
-        ) from error
-    except OSError as error:
-        raise UnavailableError(f"could not run {command[0]}: {error}") from error
-    if done.returncode != 0:
-        said = [line for line in done.stderr.splitlines() if "error" in line] or [done.stderr]
-        raise UnavailableError(f"{command[0]} failed: {said[0].strip()[:200]}")
-    return done.stdout or done.stderr

@@ -14,7 +14,7 @@ import os
 import stat
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -53,9 +53,10 @@ def cache_folder(name: str = "native") -> Path:
 
 
 @contextmanager
-def one_at_a_time(folder: Path, longest_s: float) -> Iterator[None]:
+def one_at_a_time(folder: Path, longest_s: float, check: Callable[[], None]) -> Iterator[None]:
     """Waits while another process, or thread, is here for the same folder: what that one stores
-    need not be made again. Goes on after `longest_s`, and where the file system has no locks."""
+    need not be made again. Goes on after `longest_s`, and where the file system has no locks.
+    `check` is called all the time: what it raises ends the wait."""
     import fcntl  # libraries are compiled on Linux alone
 
     handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
@@ -67,6 +68,7 @@ def one_at_a_time(folder: Path, longest_s: float) -> Iterator[None]:
                     fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
                     break
                 except BlockingIOError:
+                    check()
                     time.sleep(0.02)
         yield
     finally:

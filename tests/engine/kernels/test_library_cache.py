@@ -202,5 +202,6 @@ class TestFolder:
 
     def test_a_lock_that_stays_is_not_waited_for_for_ever(self, folder: Path) -> None:
         cache.cache_folder()
-        with cache.one_at_a_time(folder, 60), cache.one_at_a_time(folder, 0.05):
+        wait = lambda: None
+        with cache.one_at_a_time(folder, 60, wait), cache.one_at_a_time(folder, 0.05, wait):
             pass

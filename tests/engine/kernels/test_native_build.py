@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from pathlib import Path
 
+import psutil
 import pytest
 from torch import Tensor
 
-from engine.kernels.cpu import build, library_cache
+from engine.errors import LoadCancelled
+from engine.kernels.cpu import build, compiling, library_cache
 from engine.kernels.cpu import check as native
 from engine.kernels.cpu.check import difference, library
 from engine.kernels.cpu.library import Library, Packed
@@ -17,6 +20,19 @@ from tests.engine.kernels.compiled import needs_compiler
 
 WRITES = 'while [ $# -gt 0 ]; do [ "$1" = -o ] && echo x > "$2"; shift; done; true'
 """A compiler whose result is no library."""
+HANGS = 'sleep 60 & echo $! >> "$(dirname "$0")/started"; wait'
+"""A compiler that hangs in a process that it started."""
+
+
+def started_by_compilers(folder: Path) -> list[psutil.Process]:
+    """Processes of HANGS that run."""
+    file = folder / "started"
+    ids = file.read_text().split() if file.exists() else ()
+    return [one for one in psutil.process_iter() if str(one.pid) in ids]
+
+
+def have_ended(processes: list[psutil.Process]) -> bool:
+    return not psutil.wait_procs(processes, timeout=30)[1]
 
 
 class TestBuild:
@@ -47,7 +63,7 @@ class TestBuild:
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         started: list[list[str]] = []
-        monkeypatch.setattr(build.subprocess, "run", lambda command, **_: started.append(command))
+        monkeypatch.setattr(build, "run", lambda commands, *_: started.extend(commands))
         assert build.is_expected.__wrapped__() and started == []
         monkeypatch.setattr(build, "COMPILERS", ())
         assert not build.is_expected.__wrapped__() and started == []
@@ -76,11 +92,33 @@ class TestBuild:
     def test_a_compiler_that_takes_too_long_is_stopped(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        self.compiler(tmp_path, monkeypatch, "exec sleep 60")
-        monkeypatch.setattr(build, "_TIMEOUT_S", 0.5)
+        self.compiler(tmp_path, monkeypatch, HANGS)
+        monkeypatch.setattr(compiling, "TIMEOUT_S", 0.5)
         assert native.library() is None
         reason = native.problem()
         assert str(tmp_path / "cc") in reason and ".c" not in reason and "500 ms" in reason
+        assert have_ended(started_by_compilers(tmp_path))
+
+    @needs_compiler
+    @pytest.mark.parametrize("where", ["compiling", "waiting for another process"])
+    def test_who_cancels_waits_for_no_compiler(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str
+    ) -> None:
+        self.compiler(tmp_path, monkeypatch, HANGS)
+        folder = library_cache.cache_folder()
+
+        def check() -> None:
+            if where != "compiling" or started_by_compilers(tmp_path):
+                raise LoadCancelled("cancelled")
+
+        with ExitStack() as other:
+            if where != "compiling":
+                other.enter_context(library_cache.one_at_a_time(folder, 60, lambda: None))
+            with pytest.raises(LoadCancelled), build.reporting(lambda *count: None, check):
+                native.library()
+        assert have_ended(started_by_compilers(tmp_path))
+        self.compiler(tmp_path, monkeypatch, WRITES)  # the next load compiles again
+        assert "cannot load" in native.problem()
 
     @needs_compiler
     def test_a_library_that_does_not_load_is_not_used(

@@ -21,7 +21,7 @@ from engine.models.checkpoint import Checkpoint
 from engine.models.layers.experts import QuantizedExperts
 from engine.models.targets import find_head
 from engine.numerics.rounding import round_int8
-from engine.numerics.scheme import Scheme, weights_to_hold
+from engine.numerics.scheme import PLAIN, Scheme, weights_to_hold
 from tests.engine.kernels.compiled import leave_to_torch, needs_compiler
 from tests.engine.models.quantized import SCHEMES, difference, load, logits
 from tests.engine.quantized_checkpoints import make_quantized
@@ -103,14 +103,16 @@ def test_memory_is_as_predicted_without_a_compiler(
 
 
 @needs_compiler
+@pytest.mark.parametrize(
+    "scheme, dtype", [(Scheme("int4", 40), torch.bfloat16), (PLAIN, torch.float32)]
+)
 def test_a_missing_compiler_is_named_with_what_it_costs(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    scheme: Scheme, dtype: torch.dtype, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = save(make_model("llama", hidden_size=128), tmp_path)
-    scheme = Scheme("int4", 40)
-    assert load(folder, scheme=scheme, dtype=torch.bfloat16).notices == []
+    assert load(folder, scheme=scheme, dtype=dtype).notices == []
     leave_to_torch(monkeypatch)
-    notices = load(folder, scheme=scheme, dtype=torch.bfloat16).notices
+    notices = load(folder, scheme=scheme, dtype=dtype).notices
     assert any("no C compiler" in notice for notice in notices)
 
 
