@@ -136,13 +136,15 @@ class ManagedEngines(QObject):
 
     def start(self, connection_id: str) -> None:
         """Start; the window uses it once it is ready."""
-        if not self.is_running(connection_id):
+        if not self.is_ready(connection_id):
             self._to_use.add(connection_id)
             self.run(connection_id)
 
     def run(self, connection_id: str) -> None:
-        """Start it, without switching the window to it."""
-        if not self.is_running(connection_id):
+        """Start it, without switching the window to it. One that stops starts when it has ended."""
+        if self.status(connection_id).state is State.STOPPING:
+            self._to_restart.add(connection_id)
+        elif not self.is_running(connection_id):
             self._start(connection_id)
 
     def use(self, connection: Connection) -> None:
@@ -150,14 +152,13 @@ class ManagedEngines(QObject):
         if self._store.launch(connection.id) is None or self.is_ready(connection.id):
             self._switch.use(connection)
         else:
-            self._to_use.add(connection.id)
-            self.run(connection.id)
+            self.start(connection.id)
 
     def restart(self, connection_id: str) -> None:
         """Restart once its requests are finished, or after 30 s. A second call does not wait
         for them."""
         connection = self._store.find(connection_id)
-        if connection is None or not self.is_running(connection_id):
+        if connection is None or not self._goes_on(connection_id):
             self.start(connection_id)
             return
         self._beside.cancel(connection_id)
@@ -172,6 +173,13 @@ class ManagedEngines(QObject):
             self._drain(connection, partial(self._end, connection_id))
         else:
             self._end(connection_id)
+
+    def _goes_on(self, connection_id: str) -> bool:
+        """Whether it runs and was not told to stop for good."""
+        is_stopping = self.status(connection_id).state is State.STOPPING
+        return self.is_running(connection_id) and (
+            not is_stopping or connection_id in self._to_restart
+        )
 
     def _drain(self, connection: Connection, go_on: Callable[[], None]) -> None:
         self._waits.drain(connection, go_on)

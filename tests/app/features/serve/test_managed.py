@@ -85,7 +85,8 @@ def test_a_started_engine_is_used_and_ends_with_stop(
     qtbot.waitUntil(lambda: not page.engines.is_running(known), timeout=WAIT_MS)
     assert page.engines.status(known).error is None and not is_taken(port)
     qtbot.waitUntil(lambda: not page.switch.is_elsewhere)
-    assert not card.stop.isEnabled() and not card.use.isEnabled()
+    qtbot.waitUntil(lambda: not card.stop.isEnabled())  # from another thread
+    assert not card.use.isEnabled()
 
 
 def test_a_traced_engine_reports_the_queue_and_the_prefill_of_a_reply(
@@ -129,6 +130,20 @@ def test_an_engine_that_starts_is_used_once_it_is_ready(
     page.engines.run(connection.id)
     page.engines.use(connection)
     qtbot.waitUntil(lambda: page.switch.used_id == connection.id, timeout=WAIT_MS)
+
+
+@pytest.mark.parametrize("start_again", ["start", "apply", "restart"])
+def test_an_engine_that_stops_is_started_again_once_it_has_ended(
+    qtbot: QtBot, page: ServerPage, launch: Launch, start_again: str
+) -> None:
+    known = run(qtbot, page, launch)
+    first = engine_of(page, known)
+    page.engines.stop(known)
+    assert page.engines.status(known).state is State.STOPPING
+    what = (known, launch) if start_again == "apply" else (known,)
+    getattr(page.engines, start_again)(*what)
+    qtbot.waitUntil(lambda: page.switch.used_id == known, timeout=WAIT_MS)
+    assert not first.is_running() and engine_of(page, known).is_running()
 
 
 def test_a_killed_engine_is_said_within_5_s_and_restarts_at_its_address(
