@@ -69,9 +69,9 @@ class RemoteBench:
     ) -> ClientRun:
         """One run of a sweep, after a warm-up; the settings of a server cannot change."""
         assert not settings
-        return asyncio.run(self._measure(pace, least, limit_s))
+        return asyncio.run(self._measure(pace, least, label, limit_s))
 
-    async def _measure(self, pace: Pace, least: int, limit_s: float) -> ClientRun:
+    async def _measure(self, pace: Pace, least: int, label: str, limit_s: float) -> ClientRun:
         plan = replace(self._plan.with_requests(least), pace=pace)
         variant = next(iter(plan.workload.variants))
         streamer = Streamer(self._target, self._address)
@@ -80,7 +80,7 @@ class RemoteBench:
                 await self._learn_ids(streamer)
             await self._warm_up(streamer, variant)
             await streamer.open(min(pace.concurrency or 1, least))
-            return await self._run(streamer, variant, plan, limit_s)
+            return await self._run(streamer, variant, label, plan, limit_s)
         finally:
             await streamer.close()
 
@@ -101,11 +101,12 @@ class RemoteBench:
     async def _variant(self, streamer: Streamer, watch: Watch, name: str) -> dict[str, Any]:
         await self._warm_up(streamer, name)
         runs, changes, peaks = [], [], []
-        for _ in range(self._plan.rounds):
+        for number in range(self._plan.rounds):
+            label = self._plan.run_label(name, number)
             before = await self._settled(watch)
             await streamer.open(self._num_at_once)
             async with self._looking(watch) as pages:
-                runs.append(await self._run(streamer, name))
+                runs.append(await self._run(streamer, name, label))
             now = await self._settled(watch)
             if before is not None and now is not None:
                 changes.append(Change(before, now))
@@ -116,16 +117,17 @@ class RemoteBench:
         return figures
 
     async def _run(
-        self, streamer: Streamer, variant: str, plan: Plan | None = None,
+        self, streamer: Streamer, variant: str, label: str, plan: Plan | None = None,
         limit_s: float = math.inf,
     ) -> ClientRun:
         plan = plan or self._plan
         self._num_runs += 1
         salt = f"{time.time_ns()}-{self._num_runs}"  # the server may remember another day's prompts
         requests = plan.workload.requests(variant, self._vocabulary, plan.seed, salt)
+        self._progress(label, 0, len(requests))
         return await run_client(
             streamer, requests, self._call, plan.pace, plan.seed,
-            lambda done, total: self._progress(variant, done, total), limit_s,
+            lambda done, total: self._progress(label, done, total), limit_s,
         )  # fmt: skip
 
     async def _warm_up(self, streamer: Streamer, variant: str) -> None:

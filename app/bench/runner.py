@@ -100,6 +100,11 @@ class Plan:
     def with_requests(self, count: int) -> Plan:
         return replace(self, workload=replace(self.workload, num_requests=count))
 
+    def run_label(self, name: str, number: int) -> str:
+        """ "voice-bot, run 2 of 3" of run 1, counted from 0; without its number if it is the only
+        one."""
+        return name if self.rounds == 1 else f"{name}, run {number + 1} of {self.rounds}"
+
     def warm_ups(self, variant: str, vocabulary: list[int], salt: object) -> list[BenchRequest]:
         """Short requests before the measurement."""
         requests = self.workload.requests(variant, vocabulary, self.seed, salt)
@@ -138,7 +143,8 @@ class BenchRunner:
         found = {}
         for name in self.plan.workload.variants:
             self._warm_up(name)
-            runs = [self._run(name, name) for _ in range(self.plan.rounds)]
+            plan = self.plan
+            runs = [self._run(name, plan.run_label(name, n)) for n in range(plan.rounds)]
             found[name] = figures(runs, self._facts())
         return found
 
@@ -155,7 +161,8 @@ class BenchRunner:
             for value in values if index % 2 == 0 else reversed(values):
                 self.engine.reconfigure(**{setting: value})
                 self._warm_up(variant)
-                runs[str(value)].append(self._run(variant, f"{setting}={value}"))
+                label = self.plan.run_label(f"{setting}={value}", index)
+                runs[str(value)].append(self._run(variant, label))
                 facts[str(value)] = self._facts()
         return {
             name: figures(results, facts[name])
@@ -181,6 +188,7 @@ class BenchRunner:
         plan = plan or self.plan
         self._num_runs += 1
         requests = plan.workload.requests(variant, self._vocabulary, plan.seed, self._num_runs)
+        self._progress(label, 0, len(requests))
         return run_load(
             self.engine,
             requests,

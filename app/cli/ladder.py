@@ -81,7 +81,7 @@ def run(args: argparse.Namespace) -> int:
         peaks = peaks_for(engine.config, model, engine.plan.host_layers)
         ladder = Ladder(
             bench, rungs, goals, plan.workload.num_requests, peaks, args.rounds,
-            args.quality_limit / 100, progress=lambda progress: status.show(str(progress)),
+            args.quality_limit / 100, progress=lambda progress: status.begin(str(progress)),
         )  # fmt: skip
         ladder.run()
         config = engine.config

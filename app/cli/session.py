@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 CLEAR_LINE = "\r\x1b[K"
 REFRESH_S = 0.1
+LINE_S = 30.0
+"""Between lines about one run where stderr is no terminal."""
 
 
 @contextmanager
@@ -49,7 +51,7 @@ def prepare_libraries() -> None:
 
 
 class StatusLine:
-    """One status line on stderr, overwritten; on terminals only."""
+    """One status line on stderr, overwritten; on terminals only. Elsewhere each run has a line."""
 
     def __init__(self) -> None:
         self._shown = sys.stderr.isatty()
@@ -66,8 +68,21 @@ class StatusLine:
             self._next = now + REFRESH_S
             self.show(text)
 
+    def begin(self, text: str) -> None:
+        """At the start of a run: a line of its own where stderr is no terminal."""
+        if self._shown:
+            self.show(text)
+            return
+        print(text, file=sys.stderr, flush=True)
+        self._next = time.monotonic() + LINE_S
+
     def counting(self, label: str, done: int, total: int) -> None:
-        self.show_at_times(f"{label}: {done} of {total}")
+        """The requests of a run that are done; 0 at its start."""
+        text = f"{label}: {done:,} of {total:,}"
+        if self._shown:
+            self.show_at_times(text)
+        elif not done or time.monotonic() >= self._next:
+            self.begin(text)
 
     def loading(self, stage: str, done: int, total: int) -> None:
         if total:

@@ -109,14 +109,14 @@ def run_sweep(args: argparse.Namespace, plan: Plan, make_search: MakeSearch | No
     status = StatusLine()
     measured: dict[str, Any]
 
-    def show(progress: Progress) -> None:
-        status.show(str(progress))
+    def begin(progress: Progress) -> None:
+        status.begin(str(progress))
 
     def measure(
         bench: Bench, model: str, precision: str, search: Tuner | None = None
     ) -> BenchResult:
         sweep = Sweep(
-            bench, axes, plan.pace, plan.workload.num_requests, plan.rounds, show, search,
+            bench, axes, plan.pace, plan.workload.num_requests, plan.rounds, begin, search,
             search.most if search else 0,
         )  # fmt: skip
         points = sweep.run()
@@ -147,7 +147,8 @@ def run_sweep(args: argparse.Namespace, plan: Plan, make_search: MakeSearch | No
         with open_engine(engine_config(args, settings[0] if settings else "")) as engine:
             model = engine.model_info
             runner = BenchRunner(engine, plan, bandwidth=False)
-            search = make_search(runner, axes, goals, show) if make_search else None
+            tell = lambda progress: status.show(str(progress))  # of each point of a prediction
+            search = make_search(runner, axes, goals, tell) if make_search else None
             bench: Bench = EnginesBench(runner, reach, plan) if engines else runner
             result = measure(bench, model.name, precision_name(model.dtype), search)
             config = engine.config

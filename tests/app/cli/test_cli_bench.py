@@ -13,6 +13,7 @@ from app.__main__ import main
 from app.cli.bench import model_line
 from app.cli.options import write_report
 from engine.config import EngineConfig
+from tests.figures import numbers
 from tests.widgets import synthetic
 
 LATENCY = {"mean", "p50", "p90", "p99", "max", "num_samples"}
@@ -249,3 +250,15 @@ def test_impossible_numbers_are_refused(argv: list[str]) -> None:
     with pytest.raises(SystemExit) as end:
         main(["bench", *FIXED, *argv])
     assert end.value.code == 2
+
+
+def test_each_run_has_a_line_where_stderr_is_no_terminal(
+    capsys: pytest.CaptureFixture[str], tiny_flags: list[str]
+) -> None:
+    assert main(["bench", "--json", *tiny_flags, *FIXED, "--rounds", "2"]) == 0
+    lines = [line for line in capsys.readouterr().err.splitlines() if " run " in line]
+    assert [numbers(line) for line in lines] == [[1, 2, 0, 6], [2, 2, 0, 6]]
+    argv = ["bench", "--json", *tiny_flags, *FIXED, "--sweep", "concurrency=1,2"]
+    assert main(argv) == 0
+    lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("Conc")]
+    assert [numbers(line)[:3] for line in lines] == [[1, 0, 12], [2, 6, 12]]
