@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any, NamedTuple
 
+import httpx
+
 from app.clients.errors import TargetError
 from app.clients.http import Answer, Fetcher
 from app.clients.metric_names import TABLES
@@ -64,18 +66,21 @@ class _Prober:
             if not facts.models:
                 raise self._no_list(answer)
         models = tuple(str(card["id"]) for card in cards) or facts.models
-        has_metrics = False
-        with suppress(TargetError):
+        return Probe(
+            server_type, facts.version, models, facts.max_model_len or _longest(cards),
+            self._has_metrics(server_type), min(self._round_trips),
+        )  # fmt: skip
+
+    def _has_metrics(self, server_type: ServerType) -> bool:
+        """One that does not answer in time may have some: it is busy."""
+        try:
             if server_type is ServerType.ROUTER:
                 look = RouterLook(self._address, 0.0)
-                has_metrics = look.look(self._fetcher, self._deadline) is not None
-            else:
-                scrape_with(self._fetcher, self._address, server_type, self._deadline)
-                has_metrics = True
-        return Probe(
-            server_type, facts.version, models, facts.max_model_len or _longest(cards), has_metrics,
-            min(self._round_trips),
-        )  # fmt: skip
+                return look.look(self._fetcher, self._deadline) is not None
+            scrape_with(self._fetcher, self._address, server_type, self._deadline)
+        except TargetError as error:
+            return isinstance(error.__cause__, httpx.TimeoutException)
+        return True
 
     def _of_a_replica(self) -> Answer | None:
         """The list of models of a replica: a router passes this on to one that died a moment ago,

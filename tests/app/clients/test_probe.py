@@ -104,6 +104,16 @@ def test_ours(server: ScriptedServer) -> None:
     assert found.has_metrics
 
 
+def test_one_that_is_too_busy_to_report_is_asked_again(server: ScriptedServer) -> None:
+    server.models("vllm", "m")
+    is_over = threading.Event()
+    server.answers |= {"/version": {}, "/metrics": lambda exchange: is_over.wait()}
+    try:
+        assert probe(server.target, timeout_s=1.0).has_metrics
+    finally:
+        is_over.set()
+
+
 def test_a_renamed_owner_is_found_by_its_metrics(server: ScriptedServer) -> None:
     server.models("my-company", "m")
     server.answers |= {"/metrics": page("vllm_0.8.txt"), "/version": {"version": "0.8.5"}}
