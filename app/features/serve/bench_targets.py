@@ -20,6 +20,7 @@ from app.bench.sweep import SweepCancelledError
 from app.clients.connection import Connection
 from app.features.serve.connections import ConnectionStore
 from app.features.serve.managed import ManagedEngines
+from app.managed.process import State
 from app.managed.room import has_room_beside
 from engine.errors import ConfigError, InferdeckError
 
@@ -77,6 +78,8 @@ class BenchTargets(QObject):
 
     def _run(self, connection: Connection, is_over: IsOver) -> None:
         known, engines = connection.id, self._engines
+        if engines.status(known).state is State.STOPPING:  # after the run before
+            self._until_ended(known, is_over)
         if not engines.is_running(known):
             self._make_room(is_over)
             self._started.append(known)  # before: a call that was cancelled may still run
@@ -96,9 +99,12 @@ class BenchTargets(QObject):
             if pid is not None and not has_room_beside(pid):
                 self._started.remove(known)
                 self._in_window(partial(self._engines.stop, known), is_over)
-                while self._engines.is_running(known):
-                    _check(is_over)
-                    time.sleep(POLL_S)
+                self._until_ended(known, is_over)
+
+    def _until_ended(self, known: str, is_over: IsOver) -> None:
+        while self._engines.is_running(known):
+            _check(is_over)
+            time.sleep(POLL_S)
 
     def _in_window(self, do: Callable[[], T], is_over: IsOver) -> T:
         """The result of a call in the GUI thread."""

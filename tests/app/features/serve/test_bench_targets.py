@@ -13,6 +13,7 @@ from app.features.serve import bench_targets
 from app.features.serve.page import ServerPage
 from app.main.application import Application
 from app.managed.launch import Launch
+from app.managed.process import State
 from engine.errors import ErrorInfo
 from tests.app.features.bench.bench_fixtures import page, wait_end
 from tests.app.features.serve.conftest import MemoryKeyring, ring
@@ -73,6 +74,17 @@ def test_an_engine_that_runs_already_goes_on(
     qtbot.waitUntil(lambda: server.engines.is_ready(known), timeout=WAIT_MS)
     assert compare(qtbot, page, "vLLM", OWN) == ["", ""]
     assert server.engines.is_ready(known) and not server.engines.is_used(known)
+
+
+def test_an_engine_that_stops_is_started_once_it_has_ended(
+    qtbot: QtBot, page: BenchPage, server: ServerPage, launch: Launch
+) -> None:
+    known = server.engines.add("vLLM", launch).id
+    server.engines.run(known)
+    qtbot.waitUntil(lambda: server.engines.is_ready(known), timeout=WAIT_MS)
+    server.engines.stop(known)
+    assert server.engines.status(known).state is State.STOPPING
+    assert compare(qtbot, page, "vLLM") == [""]
 
 
 def test_why_an_engine_does_not_start_is_the_error_of_its_row(
