@@ -33,7 +33,7 @@ class Difference(NamedTuple):
 
     def __str__(self) -> str:
         """ "+4.1 % ±1.2"; "+4.1 %" without an interval."""
-        known = "" if self.half is None else f" ±{100 * self.half:.1f}"
+        known = "" if self.half is None else f" ±{100 * self.half:,.1f}"
         return change_text(self.change) + known
 
 
