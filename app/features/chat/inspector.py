@@ -144,7 +144,7 @@ class ReplyInspector(QObject):
 
     def _show(self, message: Message) -> None:
         asked = self._controller.current.messages.get(message.parent_id or "")
-        self.view.show_prompt(" ".join(asked.text[:200].split()) if asked else "")
+        self.view.show_prompt(message.id, " ".join(asked.text[:200].split()) if asked else "")
         self._show_blocks(message)
         if self._controller.generation.progress(message.id) is not None:
             self._refresh_live()

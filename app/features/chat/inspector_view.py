@@ -71,15 +71,19 @@ class InspectorView(QWidget):
         self.show_nothing()
 
     def show_nothing(self) -> None:
+        self._reply_id = ""
         self.prompt.set_text("")
         self._stack.setCurrentIndex(0)
 
-    def show_prompt(self, text: str) -> None:
-        """Begin with the reply to this message; its figures follow."""
+    def show_prompt(self, reply_id: str, text: str) -> None:
+        """Begin with the reply to this message. Its figures follow, and replace those of another
+        reply at once."""
         self.prompt.set_text(text)
-        self.phases.show_phases(Phases(), Prompt())
-        self.no_times.hide()
-        self.latency.hide()
+        if reply_id != self._reply_id:
+            self._reply_id = reply_id
+            self.phases.show_phases(Phases(), Prompt())
+            self.no_times.hide()
+            self.latency.hide()
         self._stack.setCurrentIndex(1)
 
     def show_latency(self, latency: ReplyLatency | None) -> None:

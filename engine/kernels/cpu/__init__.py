@@ -1,6 +1,7 @@
 """CPU kernels in C for x86, compiled once for the processor that runs them.
 
     build.py          compiles every .c file here with the machine's own compiler
+    compiling.py      runs the compilers, and ends them with what they started
     library_cache.py  the compiled files, checked before they are loaded
     library.py        the compiled functions
     integer.py        4- and 8-bit weights, multiplied as integers (integer.c)

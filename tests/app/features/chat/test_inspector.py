@@ -185,7 +185,7 @@ def test_the_latency_of_a_long_reply_follows(
             return False
         return len(shown.gaps) == len(times.tokens) - 1
 
-    view = inspector.view.latency  # hidden while the times of a reply that ended are read
+    view = inspector.view.latency
     ask(application, "hello", max_tokens=40)
     for words in ("again", ""):
         wait_idle(qtbot, application)
@@ -198,6 +198,26 @@ def test_the_latency_of_a_long_reply_follows(
 
     inspector.choose(ended[0])
     qtbot.waitUntil(lambda: view.isVisible() and is_whole(view._latency, ended[0]))
+
+
+def test_a_reply_keeps_its_figures_while_its_times_are_read(
+    qtbot: QtBot, application: Application, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inspector, held = application.pages.chat_page.inspector, []
+    view = inspector.view
+    application.window.resize(1600, 1000)
+    ask(application, "hello")
+    wait_idle(qtbot, application)
+    qtbot.waitUntil(view.latency.isVisible)
+    figures = [value.text() for value in view.phases.values]
+    monkeypatch.setattr(application.pages.chat.times, "read", lambda *given: held.append(given))
+    inspector.refresh()  # as at the end of a reply
+    assert held and view.latency.isVisible()
+    assert [value.text() for value in view.phases.values] == figures
+    application.pages.chat_page.new_chat()
+    ask(application, "hello again")
+    assert not view.latency.isVisible()
+    wait_idle(qtbot, application)
 
 
 def test_it_follows_the_last_reply_until_another_is_chosen(
