@@ -56,6 +56,17 @@ def unreached_text(points: Sequence[Point]) -> str:
     return f"At most {counted(most, 'request')} ran concurrently. Higher limits had no effect."
 
 
+def busy_text(cores: float) -> str:
+    """ "Machine busy: other programs use 1.4 cores"; "" for an idle machine."""
+    return f"Machine busy: other programs use {cores:.1f} cores" if cores else ""
+
+
+def busy_sentence(every: Sequence[Mapping[str, Any]]) -> str:
+    """`busy_text` of the busiest of some figures."""
+    text = busy_text(max((figures.get("other_cores") or 0.0 for figures in every), default=0.0))
+    return f"{text}." if text else ""
+
+
 def late_text(every: Sequence[Mapping[str, Any]]) -> str:
     """Of the figures of a client that waited for a core."""
     most = max((figures.get("client_core_wait") or 0.0 for figures in every), default=0.0)

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from app.bench.doubt import busy_sentence
 from app.bench.export import html_page, write
 from app.bench.goals import Goals
 from app.bench.ladder_words import answer, why
@@ -40,7 +41,8 @@ class LadderResult:
 
     @property
     def answer(self) -> str:
-        return " ".join(filter(None, (self._stopped, answer(self.rungs, self.goals))))
+        busy = busy_sentence([rung.best.figures for rung in self.rungs if rung.best is not None])
+        return " ".join(filter(None, (self._stopped, answer(self.rungs, self.goals), busy)))
 
     @property
     def _stopped(self) -> str:

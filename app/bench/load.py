@@ -128,7 +128,8 @@ class Observed:
     """Engine measurements of one run.
 
     peak_kv_usage: maximum fraction of blocks in use. waste: per sample, fraction of unused token
-    slots in used blocks. decode_*: steps in which every request decoded: their number, seconds, and
+    slots in used blocks. others: per sample, cores that other programs took from the engine's
+    threads. decode_*: steps in which every request decoded: their number, seconds, and
     context tokens whose KV they read. draft_rounds: number of verified drafts; drafted, accepted:
     tokens.
     """
@@ -136,6 +137,7 @@ class Observed:
     steps: list[StepRecord] = field(default_factory=list)
     peak_kv_usage: float = 0.0
     waste: list[float] = field(default_factory=list)
+    others: list[float] = field(default_factory=list)
     max_concurrent_requests: int = 0
     prefix_queries: int = 0
     prefix_hits: int = 0
@@ -269,6 +271,9 @@ class _Load:
     def _look(self) -> EngineSnapshot:
         snapshot = self._engine.snapshot()
         self.run.observed.steps += snapshot.steps
+        if threads := snapshot.threads:
+            others = (threads.others or 0.0) if threads.free < threads.most else 0.0
+            self.run.observed.others.append(others)
         blocks = snapshot.blocks
         if blocks.num_used:
             share = blocks.num_wasted_tokens / (blocks.num_used * blocks.block_size)

@@ -154,7 +154,7 @@ def as_text(result: BenchResult) -> str:
     told += filter(None, [interval_text(result)])
     told += [f"{p.label} failed: {p.error}" for p in result.points if p.error]
     has_answer = bool(result.goals.limits) or ENGINE in result.axes
-    return "\n".join([*told, "", result.answer if has_answer else ""]).rstrip()
+    return "\n".join([*told, "", result.answer if has_answer else result.machine]).rstrip()
 
 
 def as_csv(result: BenchResult) -> str:

@@ -8,7 +8,13 @@ from datetime import UTC, datetime
 
 import msgspec
 
-from app.bench.doubt import late_text, runs_text, uncertain_text, unreached_text
+from app.bench.doubt import (
+    busy_sentence,
+    late_text,
+    runs_text,
+    uncertain_text,
+    unreached_text,
+)
 from app.bench.engine_changes import engines_in_words
 from app.bench.goals import Goals
 from app.bench.ranking import Objective, best_under, memory_of, nearest, users_under
@@ -43,13 +49,18 @@ class BenchResult:
         """Which point meets the goals, and how far that can be trusted; how engines differ."""
         text = answer(self.points, self.goals, self.objective)
         engines = engines_in_words(self.points)
-        late = late_text([point.figures for point in self.points])
         if not text or not self.goals.limits:
-            return " ".join(filter(None, (engines or text, late)))
+            return " ".join(filter(None, (engines or text, self.machine)))
         best = self.best
         doubt = uncertain_text(best, self.goals) if best is not None else ""
         more = unreached_text(self.points), runs_text(self.points, self.rounds, self.state)
-        return " ".join(filter(None, (text, doubt, *more, engines, late)))
+        return " ".join(filter(None, (text, doubt, *more, engines, self.machine)))
+
+    @property
+    def machine(self) -> str:
+        """What else ran on the machine, where it matters."""
+        every = [point.figures for point in self.points]
+        return " ".join(filter(None, (busy_sentence(every), late_text(every))))
 
     @property
     def axes(self) -> list[str]:

@@ -13,6 +13,9 @@ from engine.snapshot.metrics import METRICS
 from engine.telemetry.metrics import Summary
 from engine.units import bytes_text, duration_with
 
+BUSY_SHARE = 0.25
+"""Of a run's samples: less moves no median."""
+
 
 @dataclass(frozen=True, slots=True)
 class EngineFacts:
@@ -66,8 +69,18 @@ def observed_figures(runs: Sequence[EngineRun]) -> dict[str, Any]:
         "acceptance_rate": ratio(
             sum(one.accepted for one in seen), sum(one.drafted for one in seen)
         ),
+        "other_cores": other_cores([taken for one in seen for taken in one.others]),
         "mean_step_threads": ratio(thread_s, math.fsum(step.duration for step in steps)),
     }
+
+
+def other_cores(taken: Sequence[float]) -> float | None:
+    """Cores that other programs took from the engine's threads, of samples; 0 where that was rare.
+    None without samples."""
+    if not taken:
+        return None
+    busy = [cores for cores in taken if cores]
+    return math.fsum(busy) / len(busy) if len(busy) > BUSY_SHARE * len(taken) else 0.0
 
 
 def memory_figures(runs: Sequence[EngineRun]) -> dict[str, Any]:
@@ -150,6 +163,7 @@ ROWS: tuple[tuple[str, str, Callable[[Any], str]], ...] = (
     (METRICS["acceptance_length"].title, "acceptance_length", _number),
     (METRICS["acceptance_rate"].title, "acceptance_rate", _share),
     ("Compute threads per step, mean", "mean_step_threads", _number),
+    ("Cores used by other programs", "other_cores", _number),
     (METRICS["weights"].title, "weights_bytes", bytes_text),
     (METRICS["kv_cache"].title, "kv_cache_bytes", bytes_text),
     ("Decode bandwidth", "decode_bytes_per_s", lambda value: _number(value / 1e9, " GB/s")),

@@ -17,8 +17,8 @@ from engine.units import duration_text
 COMPARED = ("ttft_ms", "itl_ms")
 _ENGINE_ONLY = (
     "peak_kv_usage", "preemptions", "acceptance_length", "acceptance_rate", "mean_step_threads",
-    "weights_bytes", "kv_cache_bytes", "decode_bytes_per_s", "memory_read_bytes_per_s",
-    "memory_bandwidth_utilization",
+    "other_cores", "weights_bytes", "kv_cache_bytes", "decode_bytes_per_s",
+    "memory_read_bytes_per_s", "memory_bandwidth_utilization",
 )  # fmt: skip
 
 

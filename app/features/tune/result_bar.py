@@ -15,11 +15,12 @@ from PySide6.QtCore import Qt, QTimer, Signal
 from PySide6.QtGui import QResizeEvent, QShowEvent
 from PySide6.QtWidgets import QBoxLayout, QFrame, QWidget
 
+from app.bench.doubt import busy_text
 from app.features.tune.changes import Change, ChangeHistory, Choices
 from app.features.tune.changes_popover import ChangesPopover
 from app.features.tune.comparison import REACH_S, Compared, TimeRange, around, exact
 from app.features.tune.forecast import NOTHING, Forecast, Headline
-from app.features.tune.verdict import CONFIDENCE, State, Verdict, busy_text, headline, judge
+from app.features.tune.verdict import CONFIDENCE, State, Verdict, headline, judge
 from engine.units import clock_text, duration_text
 from widgets.controls.layouts import Label, button, hbox, vbox, wrapped
 from widgets.controls.text import set_key_tip

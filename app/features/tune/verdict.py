@@ -213,10 +213,3 @@ def _measured(seconds: float) -> str:
     """ "25 of 60 s measured": more is measured while the load runs."""
     of = f"{number(seconds)} of " if seconds < REACH_S - 1 else ""
     return f"{of}{duration_text(REACH_S)} measured"
-
-
-def busy_text(cores: float) -> str:
-    """ "Machine busy: other programs use 1.4 cores"; "" for an idle machine."""
-    if not cores:
-        return ""
-    return f"Machine busy: other programs use {cores:.1f} cores"

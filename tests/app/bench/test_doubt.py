@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 
-from app.bench.doubt import late_text, runs_text, uncertain_text, unreached_text
+from app.bench.doubt import busy_sentence, late_text, runs_text, uncertain_text, unreached_text
 from app.bench.goals import Goals
 from app.bench.record import BenchResult, answer
+from app.bench.report import other_cores
 from app.bench.sweep import Point
 from app.storage.run_records import State
 from tests.figures import numbers
@@ -84,3 +85,21 @@ def test_a_client_that_waited_for_a_core_is_doubted() -> None:
     assert numbers(text) == [97]
     for goals in (Goals(), Goals(itl=50, percentile=50)):
         assert text in BenchResult("m", "", "", tuple(points), goals).answer
+
+
+def test_a_busy_machine_is_named_with_the_answer() -> None:
+    points = [point(1, 10.0), point(8, 20.0)]
+    assert busy_sentence([one.figures for one in points]) == ""
+    points[0].figures["other_cores"], points[1].figures["other_cores"] = None, 1.42
+    text = busy_sentence([one.figures for one in points])
+    assert numbers(text) == [1.4]
+    for goals in (Goals(), Goals(itl=50, percentile=50)):
+        made = BenchResult("m", "", "", tuple(points), goals)
+        assert text in made.answer
+
+
+@pytest.mark.parametrize(("taken", "cores"), [([], None), ([0, 0, 0, 2], 0), ([0, 1, 2], 1.5)])
+def test_other_programs_count_where_they_often_took_cores(
+    taken: list[float], cores: float | None
+) -> None:
+    assert other_cores(taken) == cores

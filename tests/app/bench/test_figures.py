@@ -29,7 +29,8 @@ def times(arrival: float, *tokens: float) -> RequestTimes:
 
 def observed(**changes: object) -> Observed:
     values: dict[str, object] = {
-        "steps": [], "peak_kv_usage": 0.5, "waste": [0.1, 0.3], "max_concurrent_requests": 2,
+        "steps": [], "peak_kv_usage": 0.5, "waste": [0.1, 0.3],
+        "others": [0.0, 1.0, 2.0], "max_concurrent_requests": 2,
         "prefix_queries": 100, "prefix_hits": 25, "preemptions": 1, "num_decode_steps": 4,
         "decode_s": 2.0, "decode_context_tokens": 400,
     }  # fmt: skip
@@ -56,6 +57,7 @@ def test_the_figures_of_a_run() -> None:
     assert result["e2e_ms"]["mean"] == 3000
     assert result["kv_waste"] == {"mean": 0.2, "max": 0.3, "num_samples": 2}
     assert result["prefix_cache_hit_rate"] == 0.25
+    assert result["other_cores"] == 1.5  # of the samples with any
     # 4 steps of 800 bytes of weights and 400 tokens of 2 bytes in 2 s, of 10,000 bytes a second
     assert result["decode_bytes_per_s"] == 2000
     assert result["memory_bandwidth_utilization"] == 0.2

@@ -23,7 +23,7 @@ FIGURES = {
     "max_concurrent_requests", "prefix_cache_hit_rate", "preemptions", "weights_bytes",
     "kv_cache_bytes", "decode_bytes_per_s", "memory_read_bytes_per_s",
     "memory_bandwidth_utilization", "acceptance_length", "acceptance_rate",
-    "mean_step_threads", "mean_batch_size", "memory_bytes", "client_core_wait",
+    "mean_step_threads", "other_cores", "mean_batch_size", "memory_bytes", "client_core_wait",
 }  # fmt: skip
 FIXED = ["--input-len", "20", "--output-len", "5", "--num-requests", "6"]
 

@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from app.bench.doubt import busy_text
 from app.features.tune.verdict import (
     LEAST,
     WANTED,
     Observed,
     State,
     Verdict,
-    busy_text,
     headline,
     size_text,
 )
