@@ -161,6 +161,7 @@ def test_chat_views_and_settings_work_as_with_the_thread(
     assert answer(qtbot, application) == text
 
 
+@pytest.mark.slow
 def test_a_load_can_be_cancelled(qtbot: QtBot, shared: Shared, open_window: OpenWindow) -> None:
     application = open_window(shared.lend)
     with qtbot.waitSignal(application.bridge.load_failed, timeout=LOAD_MS) as failed:
