@@ -241,10 +241,9 @@ class FakeEngineThread(threading.Thread):
         request.tokens.append(TokenEvent(now, 1))
         self._generated += 1
         count = len(request.tokens)
-        words = WORDS.split()
         length = min(request.params.max_tokens or self.script.replies, self.script.replies)
         done = count >= length
-        self._say(request, words[(count - 1) % len(words)] + " ", first, done)
+        self._say(request, word(count - 1), first, done)
         if first:
             return StepEntry(
                 request.id, "prefill", request.num_prompt_tokens,
@@ -372,6 +371,17 @@ class FakeEngineThread(threading.Thread):
             plan, plan.weights, plan.kv_cache, 2**22 * len(self._running), 0, 2**28, 2**29,
             8 * GIB, 16 * GIB, host_weights=plan.host_weights, host_kv_cache=plan.host_kv_cache,
         )  # fmt: skip
+
+
+def word(index: int) -> str:
+    """Of every reply, with the space behind it."""
+    words = WORDS.split()
+    return words[index % len(words)] + " "
+
+
+def words_of(count: int) -> str:
+    """A whole reply of so many."""
+    return "".join(map(word, range(count)))
 
 
 def snapshot_at_rest(model: str, script: Script | None = None) -> EngineSnapshot:

@@ -1,4 +1,5 @@
-"""The real window on an engine in another process: `inferdeck serve` on the starter model."""
+"""The real window on an engine elsewhere: `inferdeck serve` on the starter model in another process
+where the engine itself is looked at, else a scripted one behind the same server."""
 
 from __future__ import annotations
 
@@ -26,11 +27,13 @@ from engine import messages as m
 from engine.sampling_params import SamplingParams
 from engine.snapshot import EngineSnapshot
 from tests import ROOT
-from tests.app.fakes import FakeEngineThread
+from tests.app.fakes import FakeEngineThread, Script, words_of
 from tests.app.window_fixtures import ask, reply
-from tests.app.wire.windows import Proxy
+from tests.app.wire.windows import Bench, Lab, Proxy
 
 LONG = "Write the alphabet three times."
+REPLIES = 120
+"""Words of a scripted reply: it is still written when a test looks."""
 WAIT_MS = 60_000
 
 
@@ -86,8 +89,15 @@ def headless() -> Iterator[Headless]:
 
 
 @pytest.fixture
-def proxy(headless: Headless) -> Iterator[Proxy]:
-    made = Proxy(headless.url)
+def lab(bench: Bench) -> Lab:
+    made = bench.lab(Script(replies=REPLIES))
+    made.load(str(starter_model()))
+    return made
+
+
+@pytest.fixture
+def proxy(lab: Lab) -> Iterator[Proxy]:
+    made = Proxy(lab.server.url)
     yield made
     made.close()
 
@@ -184,7 +194,7 @@ def test_every_knob_turns_the_engine_elsewhere(
 
 
 def test_a_reply_goes_on_over_a_cut_line(
-    qtbot: QtBot, application: Application, headless: Headless, proxy: Proxy
+    qtbot: QtBot, application: Application, proxy: Proxy
 ) -> None:
     bridge = application.bridge
 
@@ -205,7 +215,7 @@ def test_a_reply_goes_on_over_a_cut_line(
     proxy.fast()
     proxy.mend()
     until(qtbot, lambda: kind() == "info")
-    assert wait_for_end(qtbot, application) == headless.direct(LONG, 400)
+    assert wait_for_end(qtbot, application) == words_of(REPLIES)
     assert reply(application).state is State.COMPLETE
     until(qtbot, lambda: "Reconnecting" not in application.strip.state[0])
     proxy.cut()
@@ -213,7 +223,7 @@ def test_a_reply_goes_on_over_a_cut_line(
 
 
 def test_two_windows_watch_one_engine(
-    qtbot: QtBot, qapp: QApplication, headless: Headless, bridges: list[EngineBridge]
+    qtbot: QtBot, qapp: QApplication, lab: Lab, bridges: list[EngineBridge]
 ) -> None:
     bridges += [EngineBridge(FakeEngineThread) for _ in range(2)]
     one, other = bridges
@@ -223,7 +233,7 @@ def test_two_windows_watch_one_engine(
     other.outputs.connect(said["other"].extend)
     other.snapshot.connect(snapshots.append)
     for bridge in bridges:
-        attached(qtbot, bridge, headless.url)
+        attached(qtbot, bridge, lab.server.url)
     with qtbot.waitSignal(other.reconfigured, timeout=WAIT_MS) as told:
         one.reconfigure(max_num_seqs=5)
     assert told.args[0].config.max_num_seqs == 5
@@ -238,10 +248,10 @@ def test_two_windows_watch_one_engine(
 
 
 def test_a_model_of_this_machine_leaves_the_engine_elsewhere(
-    qtbot: QtBot, application: Application, headless: Headless
+    qtbot: QtBot, application: Application, lab: Lab
 ) -> None:
     bridge, session = application.bridge, application.session
-    attached(qtbot, bridge, headless.url)
+    attached(qtbot, bridge, lab.server.url)
     assert bridge.offers == ("Demo model",)
     assert session.latest is None
     with qtbot.waitSignal(bridge.loaded, timeout=WAIT_MS) as loaded:
