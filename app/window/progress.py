@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Literal
 
-from PySide6.QtCore import Signal
+from PySide6.QtCore import QTimer, Signal
 from PySide6.QtGui import QResizeEvent
 from PySide6.QtWidgets import QFrame, QProgressBar, QPushButton, QWidget
 
@@ -19,13 +19,16 @@ from widgets.theme.theme import SPACE_1, SPACE_2, SPACE_3, figure_font, restyle
 
 MAX_ROWS, MOST_OF_WINDOW = 3, 0.16
 """Rows that are shown at once, and their height as a share of the window; at least one is."""
+FOLD_MS = 10_000
+"""A finished job is shown so long; its page and the message list keep it."""
 Tone = Literal["muted", "error"]
 
 
 @dataclass(frozen=True, slots=True)
 class Work:
     """A job. title: its subject; stage: its current step; figures: progress with units; fraction: 0
-    to 1, None if unknown; moving: whether it runs; actions: (text, callback)."""
+    to 1, None if unknown; moving: whether it runs; actions: (text, callback); page: where it also
+    is, "" if nowhere; is_done: it succeeded."""
 
     key: str
     title: str
@@ -35,6 +38,8 @@ class Work:
     moving: bool = True
     tone: Tone = "muted"
     actions: tuple[tuple[str, Callable[[], object]], ...] = ()
+    page: str = ""
+    is_done: bool = False
 
     @property
     def text(self) -> str:
@@ -53,8 +58,9 @@ class WorkArea(QWidget):
 
     def show_work(self, work: Work) -> None:
         if work.key not in self._rows:
-            self._rows[work.key] = WorkRow()
-            self._layout.insertWidget(self._layout.count() - 1, self._rows[work.key])
+            self._rows[work.key] = row = WorkRow()
+            row.folded.connect(partial(self.end, work.key))
+            self._layout.insertWidget(self._layout.count() - 1, row)
         self._rows[work.key].show_work(work)
         self._arrange()
 
@@ -85,15 +91,22 @@ class WorkArea(QWidget):
             most += room >= 0 or not most
         for place, row in enumerate(self._rows.values()):
             row.setVisible(place < most)
-        left = len(self._rows) - most
-        self._more.setText(f"{left} more on the Models page")
-        self._more.setVisible(left > 0)
+        left = self.works[most:]
+        places = dict.fromkeys(f"{one.page} page" if one.page else one.title for one in left)
+        self._more.setText(f"{len(left)} more: {', '.join(places)}")
+        self._more.setVisible(bool(left))
         self.setVisible(bool(self._rows))
 
 
 class WorkRow(QFrame):
+    """`folded`: its job succeeded a while ago, and nobody is at its buttons."""
+
+    folded = Signal()
+
     def __init__(self) -> None:
         super().__init__()
+        self._fold = QTimer(self, interval=FOLD_MS)
+        self._fold.timeout.connect(self._on_fold)
         self.work: Work | None = None
         self.buttons: list[QPushButton] = []
         self.setProperty("notice", "info")
@@ -127,6 +140,14 @@ class WorkRow(QFrame):
             restyle(self, notice="error" if failed else "info")
         if before is None or [t for t, _ in before.actions] != [t for t, _ in work.actions]:
             self._make_buttons(work)
+        if not work.is_done:
+            self._fold.stop()
+        elif not self._fold.isActive():
+            self._fold.start()
+
+    def _on_fold(self) -> None:
+        if not (self.underMouse() or any(one.hasFocus() for one in self.buttons)):
+            self.folded.emit()
 
     def rest(self) -> None:
         """An indeterminate bar animates, which costs time even when it is hidden."""

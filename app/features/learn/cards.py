@@ -89,7 +89,9 @@ class LessonPlace(QObject):
             self._area.end(KEY)
         else:
             title = f"{words.head}: {words.title}"
-            self._area.show_work(Work(KEY, title, words.text, moving=False, actions=self._actions))
+            self._area.show_work(
+                Work(KEY, title, words.text, moving=False, actions=self._actions, page="Tune")
+            )
 
     def eventFilter(self, watched: QObject, event: QEvent) -> bool:
         if event.type() in (QEvent.Type.ShowToParent, QEvent.Type.HideToParent):

@@ -317,6 +317,8 @@ class DownloadWork(QObject):
             moving=download.state in (State.RUNNING, State.PAUSING, State.CANCELLING),
             tone="error" if download.state is State.FAILED else "muted",
             actions=possible,
+            page="Models",
+            is_done=download.state is State.DONE,
         )
 
     def _open(self, download: Download) -> None:

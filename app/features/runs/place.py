@@ -194,7 +194,7 @@ def continue_as_chat(
         bridge.reconfigure(**side.settings)
 
 
-KEY = "quantize"
+KEY, PAGE = "quantize", "Runs"
 Action = tuple[str, Callable[[], object]]
 
 
@@ -220,13 +220,18 @@ class JobWork(QObject):
         if page.run is not None:
             shown = page.run.figures()
             actions: tuple[Action, ...] = ("Show", self._show_page), ("Cancel", page.jobs.cancel)
-            return Work(KEY, shown.title, shown.stage, shown.time, shown.fraction, actions=actions)
+            return Work(
+                KEY, shown.title, shown.stage, shown.time, shown.fraction, actions=actions,
+                page=PAGE,
+            )  # fmt: skip
         if page.jobs.ending is None:
             return None
         text, is_error = page.jobs.ending
-        tone = "error" if is_error else "muted"
         actions = (("Show", self._show_page), ("Close", self._close))
-        return Work(KEY, "Job", text, moving=False, tone=tone, actions=actions)  # type: ignore[arg-type]
+        return Work(
+            KEY, "Job", text, moving=False, tone="error" if is_error else "muted", actions=actions,
+            page=PAGE, is_done=not is_error,
+        )  # fmt: skip
 
     def _close(self) -> None:
         self._page.jobs.ending = None

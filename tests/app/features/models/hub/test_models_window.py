@@ -180,17 +180,44 @@ def test_a_low_window_shows_one_and_counts_the_others(qtbot: QtBot) -> None:
     for number in range(MAX_ROWS):
         area.show_work(Work(f"{number}", f"work {number}"))
     window.show()
-    for height, count in ((300, 1), (1200, MAX_ROWS)):
+    for height, count in ((300, 1), (1600, MAX_ROWS)):
         window.resize(height, height)
         shown = lambda: sum(not area.row(f"{number}").isHidden() for number in range(MAX_ROWS))
         qtbot.waitUntil(lambda: shown() == count)  # noqa: B023
         assert area._more.isVisible() == (count < MAX_ROWS)
 
 
+def test_a_finished_job_folds_and_a_failed_one_stays(
+    qtbot: QtBot, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("app.window.progress.FOLD_MS", 20)
+    area = WorkArea()
+    qtbot.addWidget(area)
+    area.show_work(Work("runs", "AWQ", is_done=False))
+    area.show_work(Work("failed", "org/model", "no space", moving=False, tone="error"))
+    area.show_work(Work("done", "org/other", "done", moving=False, is_done=True))
+    area.show_work(Work("again", "org/third", "done", moving=False, is_done=True))
+    area.show_work(Work("again", "org/third", "downloading"))
+    qtbot.waitUntil(lambda: len(area.works) < 4)
+    assert [work.key for work in area.works] == ["runs", "failed", "again"]
+
+
+def test_those_that_have_no_room_are_named_by_their_pages(qtbot: QtBot) -> None:
+    area = WorkArea()
+    qtbot.addWidget(area)
+    area.resize(800, 120)
+    pages = ("Models", "Models", "Runs", "Models", "")
+    for number, page in enumerate(pages):
+        area.show_work(Work(f"{number}", f"work {number}", page=page))
+    text = area._more.text()
+    assert text.startswith("4 ") and text.count("Models") == text.count("Runs") == 1
+    assert "work 4" in text and "work 3" not in text
+
+
 def test_many_at_once_are_counted(qtbot: QtBot) -> None:
     area = WorkArea()
     qtbot.addWidget(area)
-    area.resize(800, 1200)
+    area.resize(800, 1600)
     for number in range(MAX_ROWS + 2):
         area.show_work(Work(f"{number}", f"work {number}"))
     shown = [not area.row(f"{number}").isHidden() for number in range(MAX_ROWS + 2)]
