@@ -5,8 +5,8 @@
 Step times are fitted to the engine. A trial replays the workload on them: the measured deviations
 of steps in another order, and the measured slow-down of a whole run. A setting is good if its mean
 throughput is within 3 % of the best one's, and its mean latency at most 3 % over a goal. Without a
-prediction, with one whose error is as large as those of real engines, and with Optuna's samplers
-(installed separately).
+prediction, with one whose error is as large as those of real engines, with a wrong one, and with
+Optuna's samplers (installed separately).
 """
 
 from __future__ import annotations
@@ -191,11 +191,19 @@ def optuna_search(
     return search
 
 
+def largest_first(points: Sequence[Point]) -> Sequence[Point]:
+    """A prediction that is wrong: the more requests run at once, the better."""
+    return sorted(points, key=lambda point: point.settings["max_num_seqs"], reverse=True)
+
+
 Method = Callable[[Table, int, int], Search]
 METHODS: dict[str, Method] = {
     "climb": lambda table, most, seed: Tuner(table.axes, table.goals, most),
     "climb, predicted start": lambda table, most, seed: Tuner(
         table.axes, table.goals, most, table.predicted(random.Random(seed))
+    ),
+    "climb, wrong prediction": lambda table, most, seed: Tuner(
+        table.axes, table.goals, most, largest_first
     ),
 }
 OPTUNA: dict[str, Method] = {
