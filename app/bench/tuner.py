@@ -2,9 +2,8 @@
 torch.
 
     start     the points that a prediction ranks first, and the middle of each axis
-    climb     from the best of these, the middle, and the best so far: along one axis after the
-              other, cheap changes first (live, cache rebuild, reload), until a pass over the axes
-              finds nothing better
+    climb     from the best so far along one axis after the other, cheap changes first (live, cache
+              rebuild, reload), until a pass over the axes finds nothing better
     confirm   what the measured noise leaves among the best runs again, until one remains
 """
 
@@ -12,7 +11,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from app.bench.goals import Goals
@@ -77,53 +76,35 @@ class Tuner:
             self._noise = noise_of(points)
 
     def _trials(self, points: Sequence[Point]) -> Iterator[Trial]:
-        first = self.guess(points)[:GUESSES]
+        first = [*self.guess(points)[:GUESSES], points[self._index(self._middle)]]
         for point in first:
-            yield self._trial(point, points)
+            if not point.figures and not point.error:
+                yield self._trial(point, points)
         passed: set[Place] = set()
-        if first:
-            yield from self._climb(points, self._best_place(points), passed)
-        yield from self._climb(points, self._middle, passed)  # the prediction may be wrong
         while True:
-            yield from self._climb(points, self._best_place(points), passed)
+            while (before := self._best_place(points)) not in passed:
+                passed.add(before)
+                for number in self._cheap_first:
+                    for step in (1, -1):
+                        yield from self._walk(points, number, step)
             again = self._in_doubt(points)
             if again is None:
                 return
             yield Trial(again)
 
-    def _climb(self, points: Sequence[Point], place: Place, passed: set[Place]) -> Iterator[Trial]:
-        """From a place until a pass over the axes finds nothing better or comes to a `passed`
-        place."""
-        yield from self._first(points[self._index(place)], points)
-        while place not in passed:
-            passed.add(place)
-            for number in self._cheap_first:
-                for step in (1, -1):
-                    place = yield from self._walk(points, place, number, step)
-
-    def _walk(
-        self, points: Sequence[Point], place: Place, number: int, step: int
-    ) -> Generator[Trial, None, Place]:
-        """From a place along an axis, until a value is worse; the best one. Values without an
-        order are all tried."""
-        best = place
+    def _walk(self, points: Sequence[Point], number: int, step: int) -> Iterator[Trial]:
+        """From the best point along an axis, until a value is worse. Values without an order are
+        all tried."""
+        best = place = self._best_place(points)
         values = self.axes[number].values
         is_ordered = all(isinstance(value, int | float) for value in values)
         while 0 <= place[number] + step < len(values):
             place = (*place[:number], place[number] + step, *place[number + 1 :])
             point = points[self._index(place)]
-            yield from self._first(point, points)
-            is_worse = self._hope(point) < self._hope(points[self._index(best)])
-            if not is_worse:
-                best = place
-            elif is_ordered:
-                break
-        return best
-
-    def _first(self, point: Point, points: Sequence[Point]) -> Iterator[Trial]:
-        """The run of a point that has none."""
-        if not point.figures and not point.error:
-            yield self._trial(point, points)
+            if not point.figures and not point.error:
+                yield self._trial(point, points)
+            if is_ordered and self._hope(point) < self._hope(points[self._index(best)]):
+                return
 
     def _trial(self, point: Point, points: Sequence[Point]) -> Trial:
         """Ends early once it cannot come near the best one."""
