@@ -18,7 +18,6 @@ import argparse
 import asyncio
 import json
 import os
-import random
 import re
 import subprocess
 import sys
@@ -27,23 +26,21 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import psutil
 
-from app.clients.calls import make_call
-from app.clients.chunks import ReplyReader
 from app.clients.errors import TargetError
 from app.clients.http import Fetcher
 from app.clients.probe import probe
 from app.clients.router import Hits, Replica, ReplicaSum, RouterLook, routed_url
-from app.clients.stream import Streamer
 from app.clients.target import ServerType, Target, parse_address
 from app.managed.command import LOOPBACK, free_port
 from app.paths import starter_model
-from engine.sampling_params import SamplingParams
 from tests import ROOT
+from tests.benchmarks.streams import Reply, ask, prompts_of
 
 ANSWER_S = 5.0
 STEP_MS = 20
@@ -53,14 +50,6 @@ START_CPU_S = 60.0
 """Within which a replica must be ready."""
 STREAMS, STREAM_TOKENS = 64, 400
 PREFIXES, REQUESTS_EACH, PREFIX_WORDS = 8, 6, 120
-WORDS = ("memory", "block", "cache", "token", "step", "queue", "batch", "layer", "head", "page")
-
-
-class Reply(NamedTuple):
-    """cause: of a failure; "" for none."""
-
-    num_tokens: int
-    cause: str
 
 
 class OwnServer:
@@ -74,9 +63,7 @@ class OwnServer:
     def start(self) -> None:
         words = [sys.executable, "-m", "app", "serve", "--model", self._model]
         words += ["--port", str(self.port), "--num-threads", "1", "--max-num-seqs", "32"]
-        self.process = subprocess.Popen(
-            words, cwd=ROOT, stdout=subprocess.DEVNULL
-        )
+        self.process = subprocess.Popen(words, cwd=ROOT, stdout=subprocess.DEVNULL)
 
     def until_ready(self) -> float:
         """Its CPU seconds until then. Neither a span of time nor a number of tries would do: a
@@ -128,7 +115,7 @@ class Life:
         self._step("start", lambda: self._route("power_of_two"))
         self._step("load", self._load)
         for policy in ("round_robin", "cache_aware"):
-            self._step(f"hits by {policy}", lambda policy=policy: self._affinity(policy))
+            self._step(f"hits by {policy}", partial(self._affinity, policy))
         self._step("least load again", lambda: self._route("power_of_two"))
         self._step("death", self._death)
         self._step("back", self._back)
@@ -168,7 +155,7 @@ class Life:
         return is_ready and self._page.switch.used_id == self._known
 
     def _load(self) -> None:
-        replies = self._in_background(lambda: asyncio.run(self._ask(_prompts(STREAMS, 1, 6), 32)))
+        replies = self._in_background(prompts_of(STREAMS, 1, 6), 32)
         assert not any(reply.cause for reply in replies), replies
         routed = [one.routed for one in self._replicas()]
         self.figures["routed_by_least_load"] = routed
@@ -177,8 +164,8 @@ class Life:
     def _affinity(self, policy: str) -> None:
         self._route(policy)
         before = self._hits()
-        prompts = _prompts(PREFIXES, REQUESTS_EACH, PREFIX_WORDS)
-        replies = self._in_background(lambda: asyncio.run(self._ask(prompts, 4, at_once=4)))
+        prompts = prompts_of(PREFIXES, REQUESTS_EACH, PREFIX_WORDS)
+        replies = self._in_background(prompts, 4, at_once=4)
         assert not any(reply.cause for reply in replies), replies
         now = self._hits()
         hits, queries = now.hits - before.hits, now.queries - before.queries
@@ -196,12 +183,10 @@ class Life:
             victim.kill()
             killed_at.append(time.perf_counter())
 
-        prompts = _prompts(STREAMS, 1, 6)
-        during = self._start(
-            lambda: asyncio.run(self._ask(prompts, STREAM_TOKENS, after=(STREAMS * 20, kill)))
-        )
+        after = STREAMS * 20, kill
+        during = self._start(prompts_of(STREAMS, 1, 6), STREAM_TOKENS, after=after)
         self._wait(lambda: bool(killed_at))
-        fresh = self._start(lambda: asyncio.run(self._ask(_prompts(8, 1, 6), 4)))
+        fresh = self._start(prompts_of(8, 1, 6), 4)
         self._wait(lambda: notices.notice(key) is not None)
         said_s = time.perf_counter() - killed_at[0]
         replies, new = self._result(during), self._result(fresh)
@@ -227,7 +212,7 @@ class Life:
         self._wait(lambda: notices.notice(key) is None)
         self.figures["said_back_after_s"] = round(time.perf_counter() - began, 2)
         while (self._replicas()[self._place(victim)].routed or 0) <= before:
-            self._in_background(lambda: asyncio.run(self._ask(_prompts(8, 1, 6), 4)))
+            self._in_background(prompts_of(8, 1, 6), 4)
         self.figures["routed_again_after_s"] = round(time.perf_counter() - began, 2)
 
     # Asking --------------------------------------------------------------------------------------
@@ -237,41 +222,6 @@ class Life:
         connection = self._page.store.find(self._known)
         assert connection is not None
         return connection.base_url
-
-    async def _ask(
-        self, prompts: Sequence[str], num_tokens: int, at_once: int = STREAMS,
-        after: tuple[int, Callable[[], None]] | None = None,
-    ) -> list[Reply]:  # fmt: skip
-        """after: call once when the streams have this many tokens together."""
-        target = Target(self._url)
-        found = await asyncio.to_thread(probe, target)
-        streamer = Streamer(target, parse_address(target.base_url))
-        places, total, is_due = asyncio.Semaphore(at_once), 0, after is not None
-        params = SamplingParams(temperature=0.0, max_tokens=num_tokens, ignore_eos=True)
-
-        async def one(prompt: str) -> Reply:
-            nonlocal total, is_due
-            call = make_call(
-                found.server_type, found.models[0], ({"role": "user", "content": prompt},), params,
-                found.max_model_len,
-            )  # fmt: skip
-            count = 0
-            async with places:
-                try:
-                    async for _, piece in streamer.stream(call, ReplyReader(), lambda at: None):
-                        count += len(piece.token_ids)
-                        total += len(piece.token_ids)
-                        if after is not None and is_due and total >= after[0]:
-                            is_due = False
-                            await asyncio.to_thread(after[1])
-                except TargetError as error:
-                    return Reply(count, str(error))
-            return Reply(count, "")
-
-        try:
-            return list(await asyncio.gather(*map(one, prompts)))
-        finally:
-            await streamer.close()
 
     def _replicas(self) -> tuple[Replica, ...]:
         """As the window has them: the same code on a look of its own."""
@@ -295,9 +245,9 @@ class Life:
 
     # The window goes on --------------------------------------------------------------------------
 
-    def _start(self, work: Callable[[], list[Reply]]) -> Future[list[Reply]]:
+    def _start(self, prompts: Sequence[str], *how: Any, **more: Any) -> Future[list[Reply]]:
         pool = ThreadPoolExecutor(1)
-        future = pool.submit(work)
+        future = pool.submit(asyncio.run, ask(self._url, prompts, *how, **more))
         pool.shutdown(wait=False)
         return future
 
@@ -305,8 +255,8 @@ class Life:
         self._wait(future.done)
         return future.result()
 
-    def _in_background(self, work: Callable[[], list[Reply]]) -> list[Reply]:
-        return self._result(self._start(work))
+    def _in_background(self, prompts: Sequence[str], *how: Any, **more: Any) -> list[Reply]:
+        return self._result(self._start(prompts, *how, **more))
 
     def _told(self) -> str:
         """What the window says of the router."""
@@ -320,18 +270,6 @@ class Life:
             self._app.processEvents()
             time.sleep(STEP_MS / 1000)
         raise TimeoutError(self._told())
-
-
-def _prompts(num_prefixes: int, each: int, num_words: int) -> list[str]:
-    """Prompts in random order; those of one prefix differ in their last words only."""
-    order = random.Random(time.time_ns())
-    prefixes = [
-        " ".join([f"{order.randrange(10**6)}", *order.choices(WORDS, k=num_words)])
-        for _ in range(num_prefixes)
-    ]
-    made = [f"{prefix} {number}" for prefix in prefixes for number in range(each)]
-    order.shuffle(made)
-    return made
 
 
 def main() -> int:
