@@ -69,7 +69,7 @@ class StatusLine:
             self.show(text)
 
     def begin(self, text: str) -> None:
-        """At the start of a run: a line of its own where stderr is no terminal."""
+        """At the start of a run. If stderr is not a terminal, it gets a separate line."""
         if self._shown:
             self.show(text)
             return

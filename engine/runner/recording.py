@@ -8,10 +8,9 @@ bfloat16. A recording keeps the calls that compute it (`engine.runner.recorder`)
     2nd step of n tokens   launched operation by operation, and listened to
     later ones             [ inputs copied ] [ call | attention | ... ] [ logits ]
 
-Prompts have any number of tokens. Where products compute in tiles, they are filled up to whole ones
-(`filled_size`), so that a few recordings serve all.
-
-A mixture of experts that are chosen in Python is not recorded at all.
+Prompts have any number of tokens. Where products compute in tiles, they are padded to whole ones
+(`filled_size`), so that a few recordings serve all. A mixture of experts is not recorded: Python
+may choose its experts.
 """
 
 from __future__ import annotations

@@ -175,7 +175,7 @@ class ManagedEngines(QObject):
             self._end(connection_id)
 
     def _goes_on(self, connection_id: str) -> bool:
-        """Whether it runs and was not told to stop for good."""
+        """Whether it runs, or stops only to restart."""
         is_stopping = self.status(connection_id).state is State.STOPPING
         return self.is_running(connection_id) and (
             not is_stopping or connection_id in self._to_restart
