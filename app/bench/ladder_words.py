@@ -55,7 +55,7 @@ def answer(rungs: Sequence[Rung], goals: Goals) -> str:
     users = f"Users under {goals}: {first.users:,} → {last.users:,}{by}"
     text = f"{users}, {rate_text(first.rate)} → {rate_text(last.rate)}."
     paid = max(kept[1:], key=lambda rung: gain(rung, rungs), default=None)
-    if paid is None or gain(paid, rungs) <= (1 + CLEAR, 1 + CLEAR):
+    if paid is None or max(gain(paid, rungs)) <= 1 + CLEAR:
         return f"{text} No rung paid."
     return f"{text} {paid.title} paid most. {why(paid, rungs)}".strip()
 

@@ -269,6 +269,14 @@ def test_why_a_rung_paid_has_its_figures() -> None:
     assert "6 → 32 (5.33×)" in words and found[paid].title in words
 
 
+def test_a_rung_that_only_raises_the_throughput_paid() -> None:
+    ladder = climb(users=(1,))
+    found = by_key(ladder)
+    assert {gain(rung, ladder.rungs)[0] for rung in ladder.rungs} == {1.0}
+    assert max(ladder.rungs, key=lambda rung: gain(rung, ladder.rungs)) is found["weights"]
+    assert f" {found['weights'].title} " in answer(ladder.rungs, GOALS)
+
+
 def test_a_stored_ladder_comes_back_whole(tmp_path: Path) -> None:
     made, store = result_of(climb()), RunStore(tmp_path)
     kept = store.add(to_run(made))
