@@ -19,7 +19,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map_only
 
 from engine.attention.interface import AttentionBackend, AttentionOptions, active, before_layer
-from engine.kernels.cpu.library import listen, new_scratch
+from engine.kernels.cpu.library import listen, other_scratch
 
 _SHAPED_BY_NUMBERS = ("nonzero", "masked_select", "unique", "repeat_interleave", "bincount")
 """Operations whose result's shape depends on numbers."""
@@ -173,7 +173,9 @@ class _Attention:
     def _noted(self, compute: Callable[..., Tensor], *args: Any) -> Tensor:
         recorder = self._recorder
         with recorder.paused():
-            result = recorder.keep(compute(*args))
+            with other_scratch():  # or calls after it would use memory that nobody keeps
+                computed = compute(*args)
+            result = recorder.keep(computed)
             given, to = recorder.held((args, result))
 
         def again() -> None:
@@ -190,7 +192,7 @@ def record(
     """The result of `compute`, whose attention is that of `backend`; calls that compute it again in
     the same place, and the memory that they use. Raises UnrecordableError."""
     recorder = Recorder()
-    with active(_Attention(backend, recorder)), listen(recorder.note_compiled), recorder:
-        new_scratch()  # which the recorder keeps
+    attention = active(_Attention(backend, recorder))
+    with attention, listen(recorder.note_compiled), other_scratch(), recorder:
         result = compute()
     return result, recorder.calls, recorder.memory

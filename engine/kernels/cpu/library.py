@@ -184,9 +184,17 @@ def scratch(size: int) -> int:
     return int(_scratch.address)
 
 
-def new_scratch() -> None:
-    """Let the next `scratch` of this thread be new memory."""
-    _scratch.size = -1
+@contextmanager
+def other_scratch() -> Iterator[None]:
+    """Inside, `scratch` of this thread is new memory; afterwards what it was before."""
+    own = vars(_scratch)
+    before = dict(own)
+    own.clear()
+    try:
+        yield
+    finally:
+        own.clear()
+        own.update(before)
 
 
 def load() -> Library:

@@ -11,7 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from engine import LLMEngine, SamplingParams
+from engine.attention.interface import attend
 from engine.batch.batch import Batch, Span, pack
+from engine.kernels.cpu.library import heard_by_listeners, scratch
 from engine.runner import recording
 from engine.runner.recording import StepRecordings, can_record, filled_size
 from tests.engine import tiny_models
@@ -189,6 +191,33 @@ def test_results_follow_each_other_in_the_same_memory() -> None:
         expected: list[float] = compute(torch.tensor(tokens)).tolist()
         assert logits(made, *tokens) == expected
     assert made.nbytes == 3 * 16, "the first, and two that take turns"
+
+
+def test_scratch_of_recorded_calls_stays_theirs() -> None:
+    """Where attention, which is not recorded, needs more of it than the calls before and after."""
+    used: list[int] = []
+
+    class Backend(_Backend):
+        def forward(self, layer: int, q: Tensor, *_: object) -> Tensor:
+            scratch(1 << 16)
+            return q + 1
+
+    compiled = heard_by_listeners(used.append)
+
+    def compute(batch: Batch) -> Tensor:
+        hidden = batch.input_ids.float()
+        options: Any = None
+        for layer in range(3):
+            compiled(scratch(1 << 10))
+            hidden = attend(layer, hidden, hidden, hidden, options)
+        return hidden
+
+    backend: Any = Backend()
+    made = recording.Recording(compute, backend, decode(1, 2))
+    own = [range(one.data_ptr(), one.data_ptr() + one.nbytes) for one in made._memory]
+    scratch(1 << 20)  # a later step needs more: what it had before goes
+    assert made.replay(decode(3, 5)).tolist() == [6, 8]
+    assert len(used) == 6 and all(any(place in one for one in own) for place in used)
 
 
 def test_numbers_that_come_once_are_launched() -> None:
