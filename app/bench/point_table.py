@@ -20,7 +20,7 @@ from app.bench.ranking import pareto, users_under
 from app.bench.record import BenchResult
 from app.bench.sweep import COLUMNS, ENGINE, Point, axis_title, figure_of, level_of, value_words
 from app.storage.intervals import ONE_RUN
-from engine.units import NOTHING, change_text, duration_text, rate_text
+from engine.units import NOTHING, change_text, counted, duration_text, rate_text
 
 CHANGE = "change"
 
@@ -77,6 +77,15 @@ def interval_text(result: BenchResult) -> str:
     """What ± means in the table; "" where no point was repeated."""
     is_repeated = any(len(point.rounds) > 1 for point in result.points)
     return "±: 95 % confidence interval over the repetitions." if is_repeated else ""
+
+
+def failures_text(result: BenchResult) -> str:
+    """The first point that failed and why, and how many others did; "" if none did."""
+    failed = [point for point in result.points if point.error]
+    if not failed:
+        return ""
+    first = f"{failed[0].label} failed: {failed[0].error}"
+    return f"{first} {counted(len(failed) - 1, 'more point')} failed." if failed[1:] else first
 
 
 def heads(result: BenchResult) -> list[str]:

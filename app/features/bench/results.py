@@ -11,7 +11,14 @@ from PySide6.QtGui import QFont, QResizeEvent
 from PySide6.QtWidgets import QFrame, QSplitter, QWidget
 
 from app.bench.goals import NAMES
-from app.bench.point_table import cells, change_cells, heads, interval_text, lines
+from app.bench.point_table import (
+    cells,
+    change_cells,
+    failures_text,
+    heads,
+    interval_text,
+    lines,
+)
 from app.bench.record import BenchResult
 from app.bench.sweep import CURVE, ENGINE, NO_SETTINGS, Point, axis_title, figure_of
 from app.features.bench.apply_bar import ApplyBar
@@ -106,7 +113,10 @@ class ResultsView(QFrame):
 
     def show_result(self, result: BenchResult | None) -> None:
         self.result = result
-        self.answer.setText(result.answer if result is not None else self._empty)
+        words = self._empty
+        if result is not None:
+            words = " ".join(filter(None, (result.answer, failures_text(result))))
+        self.answer.setText(words)
         self.interval.set_text(interval_text(result) if result is not None else "")
         self._fill()
         self._draw()

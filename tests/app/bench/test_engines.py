@@ -17,7 +17,7 @@ from app.bench.engine_changes import baseline
 from app.bench.engines import OWN, EnginesBench, Reached
 from app.bench.goals import Goals
 from app.bench.load import Pace, Run
-from app.bench.point_table import as_csv, as_dict, as_html, as_text, lines
+from app.bench.point_table import as_csv, as_dict, as_html, as_text, failures_text, lines
 from app.bench.record import BenchResult, from_run, to_run
 from app.bench.runner import Plan
 from app.bench.sweep import COLUMNS, Point, Progress, Sweep, SweepCancelledError
@@ -65,6 +65,14 @@ def compared() -> tuple[Engines, BenchResult]:
 
 def test_rounds_of_engines_alternate() -> None:
     assert compared()[0].seen == ["Inferdeck", "vLLM", "SGLang", "vLLM", "Inferdeck"]
+
+
+def test_failed_points_are_told_with_the_first_cause() -> None:
+    result = compared()[1]
+    own, other, broken = result.points
+    assert "No GPU." in failures_text(result) and broken.label in failures_text(result)
+    assert not failures_text(replace(result, points=(own, other)))
+    assert " 2 more " in failures_text(replace(result, points=(broken,) * 3))
 
 
 def test_a_change_is_from_the_first_engine_with_its_interval() -> None:

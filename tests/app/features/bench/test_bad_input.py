@@ -62,6 +62,7 @@ def test_a_setting_that_the_model_cannot_take_is_a_failed_trial(
     assert failed and {point.settings["max_num_batched_tokens"] for point in failed} == {128}
     assert result.best is not None and not result.best.error
     assert all("9 GiB" in point.error for point in failed)
+    assert "9 GiB" in search.results.answer.text()
     wait_restored(qtbot, application, before)
 
 
