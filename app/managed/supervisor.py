@@ -1,13 +1,13 @@
 """A small program beside an engine: it ends the engine's process group when its input closes.
 
-    window ==stdin== supervisor ==pipe== guard             here: the window's end, even by SIGKILL
-    window -- ssh ==stdin== supervisor ==pipe== guard      there: the end of ssh, or silence
-                                |
-                                engine --- workers
+    window ==stdin== supervisor --- engine --- workers            here: the window's end
+    window -- ssh ==stdin== supervisor --- engine --- workers     there: the end of ssh, or silence
 
 A link that died without a word leaves the input open there, for hours: so the window writes to it
-every few seconds, and silence ends the engine. The guard is a fork of the supervisor, where the
-system has that: when the supervisor is killed, the guard ends the engine in its place.
+every few seconds, and silence ends the engine. When the supervisor itself is killed, Linux signals
+the engine's group: one end of a pipe is the supervisor's, the other the engine's (fcntl(2),
+F_SETSIG). PR_SET_PDEATHSIG would reach the engine alone, and its workers would keep the memory of
+the GPUs. macOS and Windows have neither: there an engine outlives a killed supervisor.
 
 It runs in any Python 3.8, so it is sent as text. Its exit code is the engine's, 128 + n for a
 signal n as in a shell. Of an engine that stays when the window closes it does not read its input,
@@ -21,59 +21,28 @@ from collections.abc import Sequence
 
 PROGRAM = r"""
 import os, select, shlex, signal, subprocess, sys, threading, time
+try:
+    import fcntl
+except ImportError:
+    fcntl = None
 grace, stays, silence = float(sys.argv[1]), sys.argv[2] == "stays", float(sys.argv[3])
 after, words, engine = shlex.split(sys.argv[4]), sys.argv[5:], None
-signals = [getattr(signal, name, signal.SIGTERM) for name in ("SIGINT", "SIGTERM", "SIGHUP")]
-def send(to, pid, number):
+def send(to, number):
     try:
-        to(pid, number)
+        to(engine.pid, number)
     except OSError:
-        return False
-    return True
-group = getattr(os, "killpg", os.kill)
-def interrupt(pid, is_over):
-    end = time.monotonic() + grace
-    send(os.kill, pid, signal.SIGINT)
-    while not is_over() and time.monotonic() < end:
-        time.sleep(0.05)
-def clear(pid):
-    send(group, pid, getattr(signal, "SIGKILL", signal.SIGTERM))
-    if after:
-        try:
-            subprocess.run(after, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
-                           stderr=subprocess.DEVNULL, timeout=15)
-        except (OSError, subprocess.TimeoutExpired):
-            pass
-def guard(told):
-    os.setsid()
-    nothing = os.open(os.devnull, os.O_RDWR)
-    for one in range(3):
-        os.dup2(nothing, one)
-    for number in signals:
-        signal.signal(number, signal.SIG_IGN)
-    said = b""
-    while part := os.read(told, 64):
-        said += part
-    if said and not said.endswith(b"."):  # the supervisor did not come to its end
-        interrupt(int(said), lambda: not send(group, int(said), 0))
-        clear(int(said))
-tell = lambda text: None
-if hasattr(os, "fork"):
-    told, teller = os.pipe()
-    if not os.fork():
-        os.close(teller)
-        try:
-            guard(told)
-        finally:
-            os._exit(0)
-    os.close(told)
-    tell = lambda text: os.write(teller, text)
+        pass
+def end_group():
+    send(getattr(os, "killpg", os.kill), getattr(signal, "SIGKILL", signal.SIGTERM))
 def finish():
     while engine is None:  # it is being started
         time.sleep(0.01)
+    end = time.monotonic() + grace
     if engine.poll() is None:
-        interrupt(engine.pid, lambda: engine.poll() is not None)
-    send(group, engine.pid, getattr(signal, "SIGKILL", signal.SIGTERM))
+        send(os.kill, signal.SIGINT)
+    while engine.poll() is None and time.monotonic() < end:
+        time.sleep(0.05)
+    end_group()
 def watch():
     while not silence or select.select([0], [], [], silence)[0]:
         if not os.read(0, 4096):
@@ -82,25 +51,35 @@ def watch():
         print(f"supervisor: no heartbeat for {silence:g} s, stopping the engine", flush=True)
     finish()
 # Before the engine starts: a signal that a shell's background ignores would be ignored there too.
-for number in signals:
+for name in ("SIGINT", "SIGTERM", "SIGHUP"):
+    number = getattr(signal, name, signal.SIGTERM)
     signal.signal(number, lambda *_: threading.Thread(target=finish, daemon=True).start())
+bound = {}
+if hasattr(fcntl, "F_SETSIG"):
+    given, kept = os.pipe()
+    def bind():  # before the engine runs: no moment is left in which nobody would end it
+        fcntl.fcntl(given, fcntl.F_SETOWN, -os.getpid())
+        # docker's command passes SIGTERM on to its container, which SIGKILL would leave
+        fcntl.fcntl(given, fcntl.F_SETSIG, signal.SIGTERM if after else signal.SIGKILL)
+        fcntl.fcntl(given, fcntl.F_SETFL, os.O_ASYNC)
+    bound = {"preexec_fn": bind, "pass_fds": [given]}
 try:
-    # told before it runs: no moment is left in which nobody would end it
-    first = (lambda: tell(b"%d" % os.getpid())) if hasattr(os, "fork") else None
-    engine = subprocess.Popen(
-        words, stdin=subprocess.DEVNULL, start_new_session=True, preexec_fn=first
-    )
+    engine = subprocess.Popen(words, stdin=subprocess.DEVNULL, start_new_session=True, **bound)
 except OSError as error:
     print(f"supervisor: cannot run {words[0]}: {error.strerror}", flush=True)
-    tell(b".")
     sys.exit(127)
 print(f"supervisor: pid {engine.pid}", flush=True)
 if not stays:
     threading.Thread(target=watch, daemon=True).start()
 while engine.poll() is None:
     time.sleep(0.05)
-clear(engine.pid)
-tell(b".")
+end_group()
+if after:
+    try:
+        subprocess.run(after, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+                       stderr=subprocess.DEVNULL, timeout=15)
+    except (OSError, subprocess.TimeoutExpired):
+        pass
 code = engine.returncode if engine.returncode >= 0 else 128 - engine.returncode
 if stays:
     print(f"supervisor: exit code {code}", flush=True)

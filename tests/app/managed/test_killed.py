@@ -1,4 +1,4 @@
-"""An engine ends with the window, whichever process between the two is killed with SIGKILL."""
+"""An engine ends with the window, whichever processes between the two are killed with SIGKILL."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from msgspec.structs import replace
 
 from app.managed import command
 from app.managed.launch import Launch, Place
+from app.managed.supervisor import supervised
 from tests import ROOT
 from tests.app.managed.conftest import Sshd, has_ended, needs_sshd, wait_until
 
@@ -44,46 +45,68 @@ def window_of(launch: Launch) -> Iterator[tuple[psutil.Process, psutil.Process]]
         window.kill()
 
 
+def kill_all(victims: str, known: dict[str, list[psutil.Process]]) -> None:
+    """victims: names, with spaces between."""
+    if "supervisor" in victims and sys.platform != "linux":
+        pytest.skip("only Linux ends the engine of a killed supervisor")
+    for name in victims.split():
+        assert known[name]
+        for one in known[name]:
+            one.kill()
+
+
 def supervisor_of(engine: psutil.Process) -> psutil.Process:
     found = engine.parent()
     assert found is not None
     return found
 
 
-@pytest.mark.parametrize("victim", ["window", "supervisor"])
+@pytest.mark.parametrize("victims", ["window", "supervisor", "supervisor window"])
 @pytest.mark.parametrize("stays", [False, True])
-def test_here(launch: Launch, victim: str, stays: bool) -> None:
+def test_here(launch: Launch, victims: str, stays: bool) -> None:
     """One that stays outlives the window alone: without a supervisor nobody would end it."""
     with window_of(replace(launch, stays=stays)) as (window, engine):
         supervisor = supervisor_of(engine)
-        killed = window if victim == "window" else supervisor
-        killed.kill()
-        if stays and killed is window:
+        kill_all(victims, {"window": [window], "supervisor": [supervisor]})
+        if stays and victims == "window":
             window.wait()
             assert engine.is_running() and supervisor.is_running()
             supervisor.terminate()
         wait_until(lambda: has_ended(engine))
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="F_SETSIG")
+def test_workers_that_ignore_signals_end_with_a_killed_supervisor(tmp_path: Path) -> None:
+    file = tmp_path / "pid"
+    script = f"trap '' INT TERM HUP; sleep 600 & echo $! > {file}; wait"
+    words = supervised(sys.executable, 600.0, ["sh", "-c", script])
+    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as supervisor:
+        assert supervisor.stdout is not None
+        engine = psutil.Process(int(supervisor.stdout.readline().split()[-1]))
+        wait_until(lambda: file.exists() and file.read_text().endswith("\n"))
+        worker = psutil.Process(int(file.read_text()))
+        supervisor.kill()
+    wait_until(lambda: has_ended(engine) and has_ended(worker))
+
+
 @needs_sshd
-@pytest.mark.parametrize("victim", ["window", "ssh", "session", "supervisor"])
-def test_over_ssh(sshd: Sshd, afar: Launch, victim: str) -> None:
+@pytest.mark.parametrize("victims", ["window", "ssh", "session", "supervisor", "supervisor ssh"])
+def test_over_ssh(sshd: Sshd, afar: Launch, victims: str) -> None:
     with window_of(afar) as (window, engine):
-        victims = {
+        known = {
             "window": [window], "ssh": window.children(), "session": sshd.sessions,
             "supervisor": [supervisor_of(engine)],
-        }[victim]  # fmt: skip
-        assert victims
-        for one in victims:
-            one.kill()
+        }  # fmt: skip
+        kill_all(victims, known)
         wait_until(lambda: has_ended(engine))
 
 
-@pytest.mark.parametrize("victim", ["window", "supervisor", "docker"])
+@pytest.mark.parametrize("victims", ["window", "supervisor", "docker"])
 def test_in_a_container(
-    launch: Launch, victim: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    launch: Launch, victims: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A scripted docker, whose engine is no child of the command, as that of a daemon."""
+    """A scripted docker, whose engine is no child of the command, as that of a daemon. It passes
+    SIGTERM on, as docker does (docs.docker.com, docker run --sig-proxy)."""
     docker, file = tmp_path / "tools/docker", tmp_path / "pid"
     docker.parent.mkdir()
     docker.write_text(
@@ -91,13 +114,13 @@ def test_in_a_container(
         'port=$(echo "$@" | sed "s/.*127.0.0.1:\\([0-9]*\\):8000.*/\\1/")\n'
         'while [ "$1" != "vllm/vllm-openai" ]; do shift; done; shift\n'
         f'setsid {launch.interpreter} $(echo "$@" | sed "s/0.0.0.0/127.0.0.1/; s/ 8000/ $port/") &'
-        f"\necho $! > {file}\nwait\n"
+        f"\necho $! > {file}\ntrap 'kill $(cat {file})' TERM\nwait\n"
     )
     docker.chmod(0o755)
     monkeypatch.setenv("PATH", str(docker.parent), prepend=os.pathsep)
     boxed = replace(launch, place=Place.CONTAINER, image="vllm/vllm-openai", interpreter="")
     with window_of(boxed) as (window, run):
         engine = psutil.Process(int(file.read_text()))
-        victims = {"window": window, "supervisor": supervisor_of(run), "docker": run}
-        victims[victim].kill()
+        known = {"window": [window], "supervisor": [supervisor_of(run)], "docker": [run]}
+        kill_all(victims, known)
         wait_until(lambda: has_ended(engine))
