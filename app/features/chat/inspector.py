@@ -253,8 +253,16 @@ class ReplyInspector(QObject):
             self._show_tokens(message, tokens.records)
 
     def _show_tokens(self, message: Message, records: Sequence[TokenRecord]) -> None:
-        instead = NO_SERVED_DRAFTS if self._is_served(message) else NO_DRAFTS
-        self.view.drafts.show_tokens(records, instead)
+        self.view.drafts.show_tokens(records, self._no_drafts(message))
+
+    def _no_drafts(self, message: Message) -> str:
+        """Why there are no drafts of a reply."""
+        if not self._is_served(message):
+            return NO_DRAFTS
+        latest = self._latest
+        if latest is None or not self._is_of_session(message.id):
+            return NO_SERVED_DRAFTS
+        return not_reported_text(latest, "Drafts", Part.STEPS) or NO_SERVED_DRAFTS
 
     def _is_served(self, message: Message) -> bool:
         """Whether another server generates or generated it."""

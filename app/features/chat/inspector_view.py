@@ -39,7 +39,7 @@ from widgets.tokens.strip import TokenStrip
 EMPTY = "Send a message to see the latency, KV blocks and draft tokens of its reply."
 NO_TIMES = "No token timings were recorded for this reply."
 SERVED_QUEUE = "with connection and client"
-NO_SERVED_DRAFTS = "Drafts: not reported by the server."
+NO_SERVED_DRAFTS = "Drafts: not reported by its server."
 NOT_REPORTED = "not reported"
 NO_DRAFTS = "No draft tokens: generated without speculative decoding."
 MAP_HEIGHT, LEAST_WIDTH = 96, 200

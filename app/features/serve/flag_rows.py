@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from functools import partial
 
@@ -32,6 +33,8 @@ SEARCH_MS = 200
 BADGE = "restart"
 SEARCH = "Search settings, or add --flag=value"
 MAX_HINT = 110
+_SENTENCE_END = re.compile(r"(?<!\.\w)\.\s+(?![a-z])")
+"""Not that of an abbreviation, such as e.g."""
 
 
 class FlagRows(QWidget):
@@ -152,5 +155,5 @@ def _spec(flag: Flag, *, is_known: bool) -> RowSpec:
 
 
 def _first_sentence(text: str) -> str:
-    first = text.replace("\n", " ").partition(". ")[0].rstrip(".")
+    first = _SENTENCE_END.split(text, 1)[0].rstrip(".").replace("\n", " ")
     return first if len(first) <= MAX_HINT else f"{first[:MAX_HINT]}…"

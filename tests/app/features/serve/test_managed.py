@@ -1,23 +1,20 @@
-"""Engines that the window runs, with the scripted vLLM as a real process."""
+"""The life of engines that the window runs, with the scripted vLLM as a real process."""
 
 from __future__ import annotations
 
 import time
 from pathlib import Path
 
-import psutil
 import pytest
 from msgspec.structs import replace
 from pytestqt.qtbot import QtBot
 
 from app.clients.target import ServerType
 from app.features.chat.conversation import State as ReplyState
-from app.features.serve import beside
-from app.features.serve.launch_form import LaunchForm
-from app.features.serve.launch_panel import APPLY, RUNNING, START
+from app.features.serve.launch_panel import START
 from app.features.serve.managed import ManagedEngines
 from app.features.serve.managed_card import ManagedCard
-from app.features.serve.page import OTHERS, ServerPage
+from app.features.serve.page import ServerPage
 from app.features.serve.switch import use_id
 from app.main.application import Application
 from app.main.engine_status import LOADED
@@ -25,43 +22,19 @@ from app.managed.command import is_taken
 from app.managed.launch import Launch, Place
 from app.managed.process import State
 from tests.app.clients.test_traces import double, send, spans, text
-from tests.app.features.serve.conftest import MemoryKeyring, ring
-from tests.app.managed.conftest import engine_of as managed_engine
-from tests.app.managed.conftest import make_environment
-from tests.app.window_fixtures import application, reply, script
+from tests.app.features.serve.managed_fixtures import (
+    WAIT_MS,
+    application,
+    engine_of,
+    launch,
+    page,
+    ring,
+    run,
+    script,
+)
+from tests.app.window_fixtures import reply
 
-__all__ = ["application", "ring", "script"]
-WAIT_MS = 30_000
-
-
-@pytest.fixture
-def page(application: Application, ring: MemoryKeyring) -> ServerPage:
-    page = application.pages.server
-    application.window.show_widget(page)
-    page.show_tab(OTHERS)
-    return page
-
-
-@pytest.fixture
-def launch(tmp_path: Path) -> Launch:
-    return Launch(interpreter=str(make_environment(tmp_path / "venv")), model="/models/starter")
-
-
-def run(qtbot: QtBot, page: ServerPage, launch: Launch) -> str:
-    """Start an engine from its form, until the window uses it; its connection id."""
-    panel = page.connections.launches
-    page.run_with(launch.model)
-    panel.form.show_launch("", launch)
-    with qtbot.waitSignal(panel.started) as started:
-        panel.start.click()
-    known: str = started.args[0]
-    qtbot.waitUntil(lambda: page.switch.used_id == known, timeout=WAIT_MS)
-    return known
-
-
-def engine_of(page: ServerPage, known: str) -> psutil.Process:
-    """The engine's own process, below its supervisor."""
-    return managed_engine(page.engines._processes[known])
+__all__ = ["application", "launch", "page", "ring", "script"]
 
 
 def test_a_started_engine_is_used_and_ends_with_stop(
@@ -166,117 +139,6 @@ def test_a_killed_engine_is_said_within_5_s_and_restarts_at_its_address(
     assert page.store.find(known) == before
 
 
-@pytest.fixture
-def no_room(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Memory for one engine only."""
-    monkeypatch.setattr(beside, "has_room_beside", lambda pid: False)
-
-
-def change(page: ServerPage) -> None:
-    """A setting, in the form."""
-    panel = page.connections.launches
-    assert (panel.start.text(), panel.start.isEnabled()) == (RUNNING, False)
-    panel.form.flags.values["--max-num-seqs"] = "8"
-    panel.form.flags.changed.emit()
-    assert panel.start.text() == APPLY
-    panel.start.click()
-
-
-def test_apply_starts_the_new_one_beside_the_old(
-    qtbot: QtBot, page: ServerPage, application: Application, launch: Launch
-) -> None:
-    known = run(qtbot, page, launch)
-    first, address = engine_of(page, known), page.store.find(known)
-    assert address is not None
-    change(page)
-    qtbot.waitUntil(lambda: page.engines.text(known)[0].startswith("New settings"), timeout=WAIT_MS)
-    assert first.is_running() and page.engines.is_ready(known) and page.switch.used_id == known
-    qtbot.waitUntil(lambda: not first.is_running(), timeout=WAIT_MS)
-    assert page.engines.is_ready(known) and page.switch.used_id == known
-    assert "--max-num-seqs=8" in engine_of(page, known).cmdline()
-    connection = page.store.find(known)
-    assert connection is not None and connection.base_url != address.base_url
-    qtbot.waitUntil(lambda: application.bridge.is_ready, timeout=WAIT_MS)
-    application.pages.chat_page.new_chat()
-    application.pages.chat_page.send("hello")
-    qtbot.waitUntil(lambda: reply(application).state is ReplyState.COMPLETE, timeout=WAIT_MS)
-    engine_of(page, known).kill()  # watched as the first one was
-    key = f"managed-{known}"
-    qtbot.waitUntil(lambda: application.notices.notice(key) is not None, timeout=WAIT_MS)
-
-
-def test_apply_restarts_at_the_same_address_where_memory_is_short(
-    qtbot: QtBot, page: ServerPage, launch: Launch, no_room: None
-) -> None:
-    known = run(qtbot, page, launch)
-    first, address = engine_of(page, known), page.store.find(known)
-    change(page)
-    qtbot.waitUntil(lambda: not first.is_running(), timeout=WAIT_MS)
-    qtbot.waitUntil(lambda: page.engines.is_ready(known), timeout=WAIT_MS)
-    assert "--max-num-seqs=8" in engine_of(page, known).cmdline()
-    qtbot.waitUntil(lambda: page.switch.used_id == known, timeout=WAIT_MS)
-    assert page.store.find(known) == address
-
-
-def test_settings_that_fail_beside_leave_the_old_one_as_it_was(
-    qtbot: QtBot, page: ServerPage, application: Application, launch: Launch
-) -> None:
-    known = run(qtbot, page, launch)
-    first = engine_of(page, known)
-    page.engines.apply(known, replace(launch, environment={"SCRIPTED_FAIL": "unknown_model"}))
-    key = f"managed-{known}"
-    qtbot.waitUntil(lambda: application.notices.notice(key) is not None, timeout=WAIT_MS)
-    notice = application.notices.notice(key)
-    assert notice is not None and "nobodys" in notice.cause
-    assert [name for name, _ in notice.actions] == ["Show log", "Edit"]
-    assert any("nobodys" in line for line in page.engines.lines(known))
-    assert first.is_running() and page.engines.is_ready(known) and page.switch.used_id == known
-    assert page.store.launch(known) == launch
-
-
-def test_a_start_beside_ends_with_its_engine(
-    qtbot: QtBot, page: ServerPage, launch: Launch
-) -> None:
-    known = run(qtbot, page, launch)
-    page.engines.apply(known, replace(launch, environment={"SCRIPTED_STEP": "30"}))
-    qtbot.waitUntil(lambda: known in page.engines._beside._new, timeout=WAIT_MS)
-    new = page.engines._beside._new[known]
-    page.engines.stop(known)
-    qtbot.waitUntil(lambda: not new.status.is_running, timeout=WAIT_MS)
-    qtbot.waitUntil(lambda: not page.engines.is_running(known), timeout=WAIT_MS)
-
-
-def test_one_that_is_ready_beside_is_used_once(
-    qtbot: QtBot, page: ServerPage, launch: Launch
-) -> None:
-    """However many moves are delivered when it is ready already: while requests drain, too."""
-    known = run(qtbot, page, launch)
-    first = engine_of(page, known)
-    page.engines.apply(known, replace(launch, environment={"SCRIPTED_STEP": "0.1"}))
-    qtbot.waitUntil(lambda: known in page.engines._beside._new, timeout=WAIT_MS)
-    beside_it, ready = page.engines._beside, list[str]()
-    new = beside_it._new[known]
-    beside_it.ready.connect(ready.append)
-    beside_it.ready.connect(lambda: [beside_it._moved.emit(known, [new]) for _ in range(3)])
-    qtbot.waitUntil(lambda: page.engines._processes[known] is new, timeout=WAIT_MS)
-    qtbot.waitUntil(lambda: not first.is_running(), timeout=WAIT_MS)
-    assert ready == [known]
-
-
-def test_settings_that_fail_offer_those_of_before(
-    qtbot: QtBot, page: ServerPage, application: Application, launch: Launch, no_room: None
-) -> None:
-    known = run(qtbot, page, launch)
-    page.engines.apply(known, replace(launch, environment={"SCRIPTED_FAIL": "unknown_model"}))
-    key = f"managed-{known}"
-    qtbot.waitUntil(lambda: application.notices.notice(key) is not None, timeout=WAIT_MS)
-    notice = application.notices.notice(key)
-    assert notice is not None
-    dict(notice.actions)["Use previous settings"]()
-    qtbot.waitUntil(lambda: page.engines.is_ready(known), timeout=WAIT_MS)
-    assert page.store.launch(known) == launch
-
-
 def test_the_engine_of_before_stays_where_a_start_fails(
     qtbot: QtBot, page: ServerPage, launch: Launch
 ) -> None:
@@ -311,88 +173,6 @@ def test_a_deleted_engine_stops_and_undo_brings_its_settings_back(
     page.toast.act()
     assert page.store.launch(known) == launch and known in page.cards.cards
     assert page.connections.launches.start.text() == START
-
-
-def test_it_is_remembered(
-    qtbot: QtBot, page: ServerPage, application: Application, launch: Launch
-) -> None:
-    known = page.engines.add("mine", launch).id
-    assert application.settings.launches == {known: launch}
-
-
-def test_settings_come_from_the_engines_own_parser(
-    qtbot: QtBot, page: ServerPage, launch: Launch
-) -> None:
-    page.run_with("/models/starter")
-    panel = page.connections.launches
-    form, flags = panel.form, panel.form.flags
-    form.python.setEditText(launch.interpreter)
-    form.place_edited.emit()
-    qtbot.waitUntil(lambda: flags.flags is not None, timeout=WAIT_MS)
-    assert "--tensor-parallel-size" in flags.rows and "--port" not in flags.rows
-    flags.search.setText("eager")
-    qtbot.waitUntil(lambda: list(flags.rows) == ["--enforce-eager"])
-    row = flags.rows["--enforce-eager"]
-    row.value_changed.emit(row.spec.name, "--no-enforce-eager")
-    flags.search.setText("dtype")
-    qtbot.waitUntil(lambda: "--dtype" in flags.rows)
-    flags.rows["--dtype"].value_changed.emit("--dtype", "float32")
-    assert form.launch.settings == {"--no-enforce-eager": "", "--dtype": "float32"}
-    flags.rows["--dtype"].reset_wanted.emit("--dtype")
-    assert form.launch.settings == {"--no-enforce-eager": ""}
-    flags.search.setText("--made-up=3")
-    flags.search.returnPressed.emit()
-    assert form.launch.settings["--made-up"] == "3" and "--made-up" in flags.problem
-    assert flags.rows["--made-up"].hint_tone == "error"
-    panel.start.click()  # refused
-    assert page.store.connections == []
-
-
-def test_wrong_fields_are_marked(qtbot: QtBot, page: ServerPage, tmp_path: Path) -> None:
-    panel = page.connections.launches
-    page.run_with("")
-    panel.form.show_launch("", Launch(interpreter=str(tmp_path)))
-    panel.form.environment.setText("not a variable")
-    panel.apply()
-    wrong = {name for name, (field, _) in panel.form.fields.items() if field.has_problem}
-    assert wrong == {"model", "interpreter", "environment"}
-    assert page.store.connections == []
-
-
-@pytest.mark.parametrize(
-    ("launch", "shown"),
-    [
-        (Launch(), {"interpreter"}),
-        (Launch(place=Place.SSH), {"host", "interpreter"}),
-        (Launch(place=Place.CONTAINER), {"image"}),
-        (Launch(kind=ServerType.OPENAI, command="x {port}"), {"command"}),
-    ],
-)
-def test_fields_follow_the_engine_and_the_place(
-    qtbot: QtBot, launch: Launch, shown: set[str]
-) -> None:
-    form = LaunchForm()
-    qtbot.addWidget(form)
-    form.show_launch("", launch)
-    always = {"name", "model", "environment"}
-    fields = {name for name, (field, _) in form.fields.items() if not field.isHidden()}
-    assert fields == shown | always and form.launch == launch
-
-
-def test_an_engine_elsewhere_cannot_stay(qtbot: QtBot) -> None:
-    """Its supervisor ends it when the SSH connection ends."""
-    form = LaunchForm()
-    qtbot.addWidget(form)
-    form.show_launch("", Launch(stays=True))
-    assert form.launch.stays and not form.stays.isHidden()
-    form.show_launch("", Launch(stays=True, place=Place.SSH))
-    assert not form.launch.stays and form.stays.isHidden()
-
-
-def test_the_models_page_runs_its_model(page: ServerPage, application: Application) -> None:
-    application.pages.models.run_wanted.emit("/models/mine")
-    assert page.connections.launches.form.launch.model == "/models/mine"
-    assert page.tabs.currentIndex() == OTHERS
 
 
 def test_one_that_stays_is_there_in_the_next_window(
