@@ -18,7 +18,7 @@ from contextlib import suppress
 from typing import Any
 
 from app.clients.calls import CONTINUES
-from app.clients.errors import TargetError
+from app.clients.errors import TargetError, of_silent_metrics
 from app.clients.http import TokenCounter
 from app.clients.loop_thread import LoopThread
 from app.clients.probe import probe as ask
@@ -30,12 +30,13 @@ from app.clients.target import (
     LinkState,
     OnEvent,
     Probe,
+    Remark,
     ServerType,
     Target,
     parse_address,
 )
 from app.clients.traces import receive
-from app.clients.watch import NO_PLAN, Watch, model_named
+from app.clients.watch import NO_PLAN, SILENCE_S, Watch, model_named
 from engine import messages as m
 from engine.config import EngineConfig
 from engine.errors import ErrorInfo, describe
@@ -275,7 +276,7 @@ class ForeignEngine(LoopThread):
     async def _look(self) -> None:
         """Poll the server; while it does not respond, retry."""
         assert self._watch is not None
-        pause = FIRST_RETRY_S
+        pause, is_silent = FIRST_RETRY_S, False
         while True:
             self._look_now.clear()
             try:
@@ -288,6 +289,9 @@ class ForeignEngine(LoopThread):
             pause = FIRST_RETRY_S
             if self._link is not LinkState.LIVE:
                 await self._again()
+            if self._watch.is_silent and not is_silent:
+                self._emit(Remark(str(of_silent_metrics(self._address.host, SILENCE_S))))
+            is_silent = self._watch.is_silent
             self._snapshot()
             with suppress(TimeoutError):
                 async with asyncio.timeout(self._pause()):

@@ -11,6 +11,7 @@ from typing import Any
 import httpx
 
 from app.clients.target import TargetError
+from engine.units import rough_duration
 
 MOST_WORDS = 300
 """Characters of a server's own message that are shown."""
@@ -62,6 +63,19 @@ def of_transport(error: Exception, host: str) -> TargetError:
         cause = f"Cannot query {host}: {words or type(error).__name__}."
         remedy = "Check the address and the network."
     return TargetError(cause, remedy, is_final=is_final)
+
+
+def is_timeout(error: TargetError) -> bool:
+    """Whether the server did not answer in time."""
+    return isinstance(error.__cause__, httpx.TimeoutException)
+
+
+def of_silent_metrics(host: str, seconds: float) -> TargetError:
+    """A server that answers, except for its metrics."""
+    return TargetError(
+        f"{host} responds, but its /metrics does not: no answer in {rough_duration(seconds)}.",
+        "See the server log.",
+    )
 
 
 def _of_tls(error: ssl.SSLError, host: str) -> TargetError:

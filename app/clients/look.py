@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from app.clients.target import Probe, ServerType, Target
+from app.clients.target import Address, Probe, ServerType, Target, TargetError
 from engine.units import duration_text, number, rate_text, whole_percent
 
 if TYPE_CHECKING:
@@ -108,17 +108,12 @@ class Looker:
         if self._fetcher is None:
             self._fetcher = Fetcher(self._target, address)
         began = time.perf_counter()
-        if self._server_type is ServerType.OPENAI:  # it shows nothing: whether it is there
-            answer = self._fetcher.get(address.api("models"), began + LOOK_TIMEOUT_S)
-            if answer.status != 200:
-                raise self._fetcher.problem(answer)
-            return LiveFigures(round_trip_s=answer.seconds, has_metrics=False)
-        from app.clients.metrics import scrape_with
-
         deadline = began + LOOK_TIMEOUT_S
+        if self._server_type is ServerType.OPENAI:  # it shows nothing: whether it is there
+            seconds = self._ask_models(self._fetcher, address, deadline)
+            return LiveFigures(round_trip_s=seconds, has_metrics=False)
         if self._server_type is not ServerType.ROUTER:
-            now = scrape_with(self._fetcher, address, self._server_type, deadline)
-            return self._figures(now, began)
+            return self._figures(self._scrape(self._fetcher, address, deadline), began)
         from app.clients.router import RouterLook
 
         if self._router is None:
@@ -128,6 +123,26 @@ class Looker:
         if summed is not None:
             figures = self._figures(summed, began)
         return replace(figures, replicas=self._router.replicas)
+
+    def _scrape(self, fetcher: Fetcher, address: Address, deadline: float) -> Scrape:
+        from app.clients.errors import is_timeout, of_silent_metrics
+        from app.clients.metrics import scrape_with
+
+        try:
+            return scrape_with(fetcher, address, self._server_type, deadline)
+        except TargetError as error:
+            if not is_timeout(error):
+                raise
+            self._ask_models(fetcher, address, deadline + LOOK_TIMEOUT_S)
+            raise of_silent_metrics(address.host, LOOK_TIMEOUT_S) from None
+
+    @staticmethod
+    def _ask_models(fetcher: Fetcher, address: Address, deadline: float) -> float:
+        """Its seconds. Raises TargetError where the server does not respond."""
+        answer = fetcher.get(address.api("models"), deadline)
+        if answer.status != 200:
+            raise fetcher.problem(answer)
+        return answer.seconds
 
     def _figures(self, now: Scrape, began: float) -> LiveFigures:
         while self._past and now.time - self._past[0].time > self._span_s + _EARLY_S:

@@ -7,9 +7,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any, NamedTuple
 
-import httpx
-
-from app.clients.errors import TargetError
+from app.clients.errors import TargetError, is_timeout
 from app.clients.http import Answer, Fetcher
 from app.clients.metric_names import TABLES
 from app.clients.metrics import scrape_with
@@ -79,7 +77,7 @@ class _Prober:
                 return look.look(self._fetcher, self._deadline) is not None
             scrape_with(self._fetcher, self._address, server_type, self._deadline)
         except TargetError as error:
-            return isinstance(error.__cause__, httpx.TimeoutException)
+            return is_timeout(error)
         return True
 
     def _of_a_replica(self) -> Answer | None:

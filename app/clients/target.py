@@ -166,8 +166,8 @@ class LinkChanged:
 
 @dataclass(frozen=True, slots=True)
 class Remark:
-    """A note on a request that runs all the same, such as a parameter that the remote engine does
-    not support. One of the engine's events, once per text."""
+    """A note on a server or a request that runs all the same, such as a parameter that it does not
+    support. One of the engine's events, once per text."""
 
     words: str
 

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import httpx
 import numpy as np
 
-from app.clients.errors import TargetError, of_status, of_transport
+from app.clients.errors import TargetError, is_timeout, of_status, of_transport
 from app.clients.http import MOST_BYTES, Address, Answer
 from app.clients.kv_events import PATH, Source, StoredBlocks, batches, joined, read_sources
 from app.clients.latencies import Samples
@@ -61,6 +61,8 @@ def model_named(name: str, server: str, max_model_len: int | None) -> ModelInfo:
 
 LOOK_S = 3.0
 """Timeout of a poll."""
+SILENCE_S = 10.0
+"""Without metrics, after which the last ones are shown no longer."""
 SOON_S, AGAIN_S = 0.25, 5.0
 """Until the size of the KV cache is looked for, and its events are asked for, again."""
 _NUM_BLOCKS = re.compile(r'^vllm:cache_config_info\{[^\n]*num_gpu_blocks="(\d{1,9})"', re.MULTILINE)
@@ -89,6 +91,9 @@ class Watch:
         self._forwards = dict(target.forwards)
         self._evicted = 0  # of connections before
         self.num_blocks: tuple[int, ...] = ()  # of each rank
+        self._heard_at = time.perf_counter()
+        self.is_silent = False
+        """Whether it responds, but its metrics have not for `SILENCE_S`."""
         self._totals = RunningTotals()
         self._sum = ReplicaSum()
         self._own_at_look = Samples()
@@ -113,7 +118,14 @@ class Watch:
             answer = await self._get(self._address.api("models"))
             self._check(answer)
             return
-        pages = await self.ask()
+        try:
+            pages = await self.ask()
+        except TargetError as error:
+            if self._is_router or not is_timeout(error):
+                raise
+            await self._look_without_metrics()
+            return
+        self._heard_at, self.is_silent = pages.time, False
         for answer in pages.answers.values():
             if answer.status in (401, 403) or (answer.status >= 500 and answer.status != 501):
                 self._check(answer)
@@ -125,6 +137,11 @@ class Watch:
         if self.last is not None:
             self._totals.update(self.last)
             self._own_at_look = dataclasses.replace(self._own_now)
+
+    async def _look_without_metrics(self) -> None:
+        """A server whose metrics hang may serve all the same."""
+        self._check(await self._get(self._address.api("models")))
+        self.is_silent = time.perf_counter() - self._heard_at > SILENCE_S
 
     async def ask(self) -> Pages:
         """Fetch its metrics pages without parsing, which takes as long as some tokens. Raises
@@ -171,7 +188,7 @@ class Watch:
         if evicted:
             counters = dataclasses.replace(counters, evictions=evicted)
         self._own_now = dataclasses.replace(samples, ttft=[], gaps=[])
-        last = self.last
+        last = None if self.is_silent else self.last
         drafts = None if last is None else self._totals.drafts()
         missing = NOTHING_REPORTED if last is None else last.missing
         if drafts is None:

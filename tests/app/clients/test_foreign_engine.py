@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 import pytest
 
+from app.clients import watch
 from app.clients.engine import ForeignEngine
 from app.clients.probe import probe
 from app.clients.target import LinkChanged, LinkState, Remark, ServerType, Target
@@ -335,6 +336,30 @@ def test_a_lost_server_comes_back_with_another_model(vllm: ScriptedServer, drive
     vllm.answers["/metrics"] = metrics
     driver.wait(Loaded, lambda event: event.config.model == "new")
     driver.wait_link(LinkState.LIVE, after=num_before)
+
+
+def test_metrics_that_hang_are_said_once_and_replies_go_on(
+    vllm: ScriptedServer, drive: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watch, "LOOK_S", 0.2)
+    monkeypatch.setattr(watch, "SILENCE_S", 0.3)
+    metrics = vllm.answers["/metrics"]
+    driver = drive()
+    driver.wait(SnapshotEvent, lambda event: Part.QUEUE not in event.snapshot.missing)
+    vllm.answers["/metrics"] = lambda exchange: time.sleep(0.5)
+    assert "/metrics" in driver.wait(Remark).words
+    driver.wait(SnapshotEvent, lambda event: Part.QUEUE in event.snapshot.missing)
+    driver.ask()
+    assert driver.finished().finish_reason is FinishReason.STOP
+    vllm.answers["/metrics"] = metrics
+    num_before = len(driver.events)
+    driver.wait(
+        SnapshotEvent,
+        lambda event: driver.events.index(event) >= num_before
+        and Part.QUEUE not in event.snapshot.missing,
+    )
+    assert len(driver.all(Remark)) == 1
+    assert driver.all(LinkChanged)[-1].state is LinkState.LIVE
 
 
 def test_stop_hangs_up_and_leaves_the_server_alone(vllm: ScriptedServer, drive: Any) -> None:

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import time
 from itertools import accumulate
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from app.clients import look
 from app.clients.look import NOT_TOLD, LiveFigures, figures_of, scrape_before
 from app.clients.metric_names import VLLM, Figure, Latency
 from app.clients.metrics import Scrape
 from app.clients.metrics_page import Exposition
+from app.clients.target import ServerType, TargetError
 from app.features.serve.connections import POLL_MS
 from engine.telemetry.metrics import HistogramSnapshot
-from tests.app.clients.conftest import PAGES
+from tests.app.clients.conftest import PAGES, ScriptedServer
 from widgets.live.metric_store import RATE_S
 
 EVERY_S = POLL_MS / 1e3
@@ -77,3 +80,18 @@ def test_drafts_and_preemptions_are_of_the_span() -> None:
     figures = figures_of(first, first, now, 0.0)
     assert (figures.acceptance_rate, figures.preemptions) == (0.75, 4)
     assert figures_of(now, now, now, 0.0).texts()["acceptance"] == "–"
+
+
+def test_metrics_that_hang_are_told_from_a_server_that_does(
+    server: ScriptedServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(look, "LOOK_TIMEOUT_S", 0.2)
+    server.replica().answers["/metrics"] = lambda exchange: time.sleep(0.5)
+    looker = look.Looker(server.target, ServerType.VLLM, 1.0, 1.0)
+    with pytest.raises(TargetError, match="/metrics"):
+        looker.look()
+    server.answers["/v1/models"] = lambda exchange: time.sleep(0.5)
+    with pytest.raises(TargetError) as found:
+        looker.look()
+    assert "/metrics" not in found.value.cause
+    looker.close()
