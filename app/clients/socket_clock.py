@@ -31,6 +31,8 @@ MOST_KEPT = 256 * 1024
 """Buffered bytes of an incomplete request, and of an answer not read yet."""
 
 CLOSE_S = 1.0
+AGAIN_S = 1.0
+"""Timeout of a second attempt to connect."""
 RACE_S = 0.25
 """Head start of a name's first address (happy eyeballs)."""
 
@@ -189,19 +191,29 @@ class TimedBackend(httpcore.AsyncNetworkBackend):
         local_address: str | None = None,
         socket_options: Iterable[Any] | None = None,
     ) -> httpcore.AsyncNetworkStream:
-        began, loop = time.perf_counter(), asyncio.get_running_loop()
+        began = time.perf_counter()
         with _as_httpcore(httpcore.ConnectTimeout, httpcore.ConnectError):
-            async with asyncio.timeout(timeout):
-                # Python 3.11 may leak a socket when a race of addresses is cancelled: race only
-                # where there can be several.
-                delay = None if _is_one_address(host) else RACE_S
-                _, protocol = await loop.create_connection(
-                    TimedProtocol, host, port, happy_eyeballs_delay=delay
-                )
+            try:
+                protocol = await _connected(host, port, timeout)
+            except TimeoutError:
+                # this program may have slept, as a laptop does: then only its own clock ran out
+                protocol = await _connected(host, port, AGAIN_S)
         return TimedStream(protocol, began)
 
     async def sleep(self, seconds: float) -> None:
         await asyncio.sleep(seconds)
+
+
+async def _connected(host: str, port: int, timeout: float | None) -> TimedProtocol:
+    """Raises TimeoutError or OSError."""
+    async with asyncio.timeout(timeout):
+        # Python 3.11 may leak a socket when a race of addresses is cancelled: race only where
+        # there can be several.
+        delay = None if _is_one_address(host) else RACE_S
+        _, protocol = await asyncio.get_running_loop().create_connection(
+            TimedProtocol, host, port, happy_eyeballs_delay=delay
+        )
+    return protocol
 
 
 def _is_one_address(host: str) -> bool:

@@ -142,6 +142,28 @@ def test_what_goes_wrong_is_said_as_httpx_says_it() -> None:
     asyncio.run(nobody())
 
 
+def test_a_program_that_slept_while_it_connected_connects_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As one that was stopped, or on a laptop: its time is over, and the server is there."""
+    sleeps = [0.3]
+
+    async def use(client: httpx.AsyncClient, url: str) -> None:
+        loop = asyncio.get_running_loop()
+        connect = loop.create_connection
+
+        async def connect_slowly(*given: Any, **more: Any) -> Any:
+            if sleeps:
+                loop.call_soon(time.sleep, sleeps.pop())  # when it waits for its connection
+            return await connect(*given, **more)
+
+        monkeypatch.setattr(loop, "create_connection", connect_slowly)
+        answer = await client.get(url, timeout=httpx.Timeout(20.0, connect=0.1))
+        assert answer.status_code == 200 and not sleeps
+
+    with_server(answer_twice, use)
+
+
 def test_a_client_that_is_closed_leaves_no_socket_to_a_loop_that_ends() -> None:
     async def use(client: httpx.AsyncClient, url: str) -> None:
         async with client.stream("GET", url) as response:
