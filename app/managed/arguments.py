@@ -12,7 +12,7 @@ from pathlib import Path
 
 import msgspec
 
-from app.managed.command import SSH
+from app.managed.command import SSH, container_words
 from app.managed.failures import why_ended
 from app.managed.launch import PYTHON, Launch, Place
 from app.paths import data_dir
@@ -147,11 +147,15 @@ def _cache_file(launch: Launch, version: str) -> Path:
 
 
 def parser_words(launch: Launch) -> list[str]:
-    """The command that prints the flags."""
+    """The command that prints the flags. An image of gigabytes is not pulled for them. Raises
+    InferdeckError where a program is missing."""
     words = [launch.interpreter, "-c", _PROGRAM, PYTHON[launch.kind], _MARK]
     if launch.place is Place.SSH:
         variables = [f"{name}={text}" for name, text in launch.environment.items()]
         return [*SSH, launch.host, shlex.join(["env", *variables, *words])]
+    if launch.place is Place.CONTAINER:
+        image = ["--pull=never", "--entrypoint", "python3", launch.image]
+        return [*container_words(), *image, *words[1:]]
     return words
 
 

@@ -119,16 +119,8 @@ def _over_ssh(launch: Launch, port: int) -> list[str]:
 
 
 def _container(launch: Launch, port: int, name: str) -> list[str]:
-    """podman before 5 ignores --gpus, and SELinux keeps its containers from the model's folder
-    (docs.podman.io, podman-run: --device, --volume)."""
-    tool = program(CONTAINER_TOOLS)
-    words = [tool, "run", "--rm", "--init", "--name", name, "--ipc=host",
+    words = [*container_words(), "--init", "--name", name, "--ipc=host",
              "-p", f"{LOOPBACK}:{port}:{CONTAINER_PORT}"]  # fmt: skip
-    is_podman = Path(tool).stem == "podman"
-    if which("nvidia-smi"):
-        words += ["--device", "nvidia.com/gpu=all"] if is_podman else ["--gpus", "all"]
-    if is_podman:
-        words += ["--security-opt", "label=disable"]
     if Path(launch.model).is_dir():
         folder = str(Path(launch.model).resolve())
         words += ["-v", f"{folder}:{folder}:ro"]
@@ -141,6 +133,20 @@ def _container(launch: Launch, port: int, name: str) -> list[str]:
         return [*words, launch.image, *inside]
     module = engine_words(launch, CONTAINER_PORT, "0.0.0.0")[1:]  # inside; published above
     return [*words, "--entrypoint", "python3", launch.image, *module]
+
+
+def container_words() -> list[str]:
+    """How a container begins, with this machine's GPUs. podman before 5 ignores --gpus, and SELinux
+    keeps its containers from the model's folder (docs.podman.io, podman-run: --device, --volume).
+    Raises InferdeckError without docker and podman."""
+    tool = program(CONTAINER_TOOLS)
+    words = [tool, "run", "--rm"]
+    is_podman = Path(tool).stem == "podman"
+    if which("nvidia-smi"):
+        words += ["--device", "nvidia.com/gpu=all"] if is_podman else ["--gpus", "all"]
+    if is_podman:
+        words += ["--security-opt", "label=disable"]
+    return words
 
 
 def program(names: tuple[str, ...]) -> str:

@@ -29,6 +29,7 @@ _PORT = re.compile(r"address already in use|cannot listen to port|port is alread
 _NO_DAEMON = re.compile(r"cannot connect to the docker daemon|is the docker daemon running")
 _NO_IMAGE = re.compile(
     r"unable to find image|pull access denied|manifest unknown|no such image|"
+    r"image not known|"
     r"pinging container registry"
 )
 _NO_RUNTIME = re.compile(r"oci runtime error|oci permission denied")

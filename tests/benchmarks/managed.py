@@ -24,7 +24,6 @@ from typing import Any
 
 import psutil
 
-from app.managed.command import GRACE_S
 from app.paths import starter_model
 from tests.app.managed.conftest import Sshd
 
@@ -175,7 +174,7 @@ class Life:
         assert supervisor is not None
         supervisor.kill()
         self._until_said()
-        self._wait(lambda: not any(_is_alive(one) for one in everyone), GRACE_S + SAID_S)
+        self._wait(lambda: not any(_is_alive(one) for one in everyone), SAID_S)
 
     def _until_said(self) -> None:
         key = f"managed-{self._known}"

@@ -93,7 +93,7 @@ class LaunchForm(QWidget):
     def _connect(self) -> None:
         for _, line in self.fields.values():
             line.textEdited.connect(lambda _: self.edited.emit())
-        for line in (self._python_line, self.host):
+        for line in (self._python_line, self.host, self.image):
             line.editingFinished.connect(self.place_edited)
         self.python.activated.connect(lambda _: self._on_place())
         for choice in (self.kind, self.place):

@@ -123,16 +123,21 @@ class LaunchPanel(QWidget):
 
     def _read_flags(self) -> None:
         launch, flags = self.form.launch, self.form.flags
-        asked = Launch(launch.kind, "", launch.place, launch.interpreter, launch.host)
+        is_image = launch.place is Place.CONTAINER
+        asked = Launch(
+            launch.kind, place=launch.place, host=launch.host,
+            interpreter="" if is_image else launch.interpreter,
+            image=launch.image if is_image else "",
+        )  # fmt: skip
         if asked == self._asked:
             return
         self._asked = asked
         self._flags_task.cancel()
-        if launch.place is Place.CONTAINER:
+        if is_image and not launch.image:
             flags.show_flags(None, TYPED)
-        elif not launch.interpreter:
+        elif not is_image and not launch.interpreter:
             flags.show_flags(None, NOT_FOUND.format(launch.kind.value))
-        elif launch.place is Place.HERE or launch.host:
+        elif launch.place is not Place.SSH or launch.host:
             flags.show_flags(None, READING.format(launch.kind.value))
             self._flags_task.run(lambda: _flags(launch), self._on_flags, self._on_no_flags)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 from pathlib import Path
 
@@ -114,6 +115,26 @@ def test_flags_are_read_from_its_parser_once_a_version(launch: Launch, python: P
     assert read_flags(launch, "0.32.0") == found
     with pytest.raises(InferdeckError, match="exit code 1"):
         read_flags(launch, "0.33.0")
+
+
+def test_flags_of_an_image_are_those_of_its_own_engine(
+    launch: Launch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A scripted docker, which has one image."""
+    docker = tmp_path / "tools/docker"
+    docker.parent.mkdir()
+    docker.write_text(
+        '#!/bin/sh\ncase "$*" in\n'
+        f'*"--pull=never --entrypoint python3 mine "*) ;;\n'
+        '*) echo "Error response from daemon: No such image" >&2; exit 125 ;;\nesac\n'
+        f'while [ "$1" != mine ]; do shift; done; shift\nexec {launch.interpreter} "$@"\n'
+    )
+    docker.chmod(0o755)
+    monkeypatch.setenv("PATH", str(docker.parent), prepend=os.pathsep)
+    boxed = Launch(place=Place.CONTAINER, image="mine")
+    assert read_flags(boxed).flags == read_flags(launch).flags
+    with pytest.raises(InferdeckError, match="docker pull other"):
+        read_flags(replace(boxed, image="other"))
 
 
 @pytest.mark.parametrize(

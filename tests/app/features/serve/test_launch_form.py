@@ -112,7 +112,7 @@ def test_it_is_remembered(
     ("about", "hint"),
     [
         ("Maximum length. Derived from the model.", "Maximum length"),
-        ("A policy (e.g. LRU, FIFO etc. as text). Restart it.", "A policy (e.g. LRU, FIFO etc. as text)"),
+        ("A policy (e.g. LRU, etc. as text). Restart it.", "A policy (e.g. LRU, etc. as text)"),
         ("The number\nof layers.\n\nMore.", "The number of layers"),
     ],
 )
