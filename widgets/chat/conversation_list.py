@@ -115,6 +115,8 @@ class ConversationList(QWidget):
             else "No chats yet."
         )  # fmt: skip
         self._empty.setVisible(not keys)
+        focus = Qt.FocusPolicy.StrongFocus if keys else Qt.FocusPolicy.NoFocus
+        self.view.setFocusPolicy(focus)  # an empty list has no row to show it
         self.select(current)
 
     def set_num_archived(self, count: int) -> None:

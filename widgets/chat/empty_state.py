@@ -11,8 +11,17 @@ from typing import NamedTuple
 
 from PySide6.QtCore import QEvent, Qt, Signal
 from PySide6.QtGui import QEnterEvent, QFocusEvent, QKeyEvent, QMouseEvent, QResizeEvent
-from PySide6.QtWidgets import QFrame, QGridLayout, QLabel, QScrollArea, QSizePolicy, QWidget
+from PySide6.QtWidgets import (
+    QFrame,
+    QGridLayout,
+    QLabel,
+    QPushButton,
+    QScrollArea,
+    QSizePolicy,
+    QWidget,
+)
 
+from widgets.controls.kept_focus import tab_through
 from widgets.controls.layouts import dressed, label, vbox
 from widgets.controls.lines import ElidedLine, title_line
 from widgets.theme.fonts import scaled
@@ -148,6 +157,8 @@ class EmptyState(QScrollArea):
         for number, card in enumerate(self.cards):
             card.set_lines(self.shape.lines)
             self._grid.addWidget(card, *divmod(number, self.shape.columns))
+        offered = [] if self._offer is None else self._offer.findChildren(QPushButton)
+        tab_through(self, *self.cards, *offered)
         above, below = _LOW_MARGINS if self.is_low else _MARGINS
         self._outer.setContentsMargins(SPACE_4, above, SPACE_4, below)
         self._hint.setVisible(bool(self.cards) and not self.is_low)

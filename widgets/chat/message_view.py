@@ -16,6 +16,7 @@ from widgets.chat.meters import FiguresLine
 from widgets.chat.reasoning import Reasoning, ReasoningBlock, split_reasoning, without_reasoning
 from widgets.chat.records import MessageRecord
 from widgets.controls.buttons import CopyButton, IconButton, QuietButton
+from widgets.controls.kept_focus import tab_through
 from widgets.controls.layouts import STRETCH, Label, button, dressed, hbox, vbox, wrapped
 from widgets.controls.text import set_key_tip
 from widgets.theme.theme import SPACE_1, SPACE_2, SPACE_3, figure_font, restyle
@@ -237,13 +238,10 @@ class AssistantMessageView(MessageView):
 
     def _make_reasoning(self) -> ReasoningBlock:
         """Above the answer, also for the Tab key."""
-        before, made = self.previousInFocusChain(), ReasoningBlock()
-        while before and before is not self and before.focusPolicy() == Qt.FocusPolicy.NoFocus:
-            before = before.previousInFocusChain()
+        made = ReasoningBlock()
         made.text.link_activated.connect(self.requests.link)
         self._column.insertWidget(0, made)
-        QWidget.setTabOrder(before or self, made.header)
-        QWidget.setTabOrder(made.header, made.text)
+        tab_through(self.previousInFocusChain() or self, made.header, made.text)
         return made
 
     def show_record(self, record: MessageRecord) -> None:

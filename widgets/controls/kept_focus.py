@@ -112,3 +112,14 @@ def _bring_to_sight(widget: QWidget) -> None:
         if isinstance(around, QScrollArea):
             around.ensureWidgetVisible(widget)
         around = around.parentWidget()
+
+
+def tab_through(before: QWidget, *then: QWidget) -> None:
+    """Tab goes from `before`, or the last control before it, to `then`: widgets made late come
+    after all else of their window."""
+    last = before
+    while then and last.focusPolicy() is Qt.FocusPolicy.NoFocus:
+        last = last.previousInFocusChain() or then[-1]
+    for one in then:
+        QWidget.setTabOrder(last, one)
+        last = one

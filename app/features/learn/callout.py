@@ -21,6 +21,7 @@ from PySide6.QtGui import (
 from PySide6.QtWidgets import QFrame, QTabBar, QWidget
 
 from app.window.docks import DockArea
+from widgets.controls.kept_focus import tab_through
 from widgets.controls.layouts import STRETCH, button, dressed, hbox, label, vbox, wrapped
 from widgets.theme.fonts import scaled
 from widgets.theme.theme import RADIUS, SPACE_1, SPACE_2, SPACE_3, SPACE_4, theme, theme_notifier
@@ -91,8 +92,6 @@ class Callout(QFrame):
         self._text, self._why = wrapped(), wrapped("small")
         self.next = button("", go_on, kind="primary")
         self.leave = button("&Leave", leave, "Stop the load and restore the settings (Esc)")
-        for one in (self.next, self.leave):
-            one.setAutoDefault(True)  # Enter presses it
         side = SPACE_4 + ARROW
         vbox(
             self._head, self._title, self._text, self._why,
@@ -125,8 +124,14 @@ class Callout(QFrame):
         return self._text.text()
 
     def point_at(self, target: QWidget | None) -> None:
-        """The control beside it; None: in the middle of the window."""
+        """The control beside it, with Tab from its last part to this box; None: in the middle of
+        the window."""
         self._target = target
+        if target is not None:
+            last, following = target, target.nextInFocusChain()
+            while following is not None and target.isAncestorOf(following):
+                last, following = following, following.nextInFocusChain()
+            tab_through(last, self.leave, self.next)
         self._place()
 
     def _place(self) -> None:

@@ -103,6 +103,21 @@ def test_enter_goes_on_to_the_next_lesson(
     lessons.leave()
 
 
+def test_tab_leads_from_the_control_to_the_card(
+    qtbot: QtBot, application: Application, lessons: Lessons
+) -> None:
+    """Not to a control that the card covers."""
+    begin(qtbot, application)
+    callout, field = lessons.callout, application.engine_settings.rows["max_num_seqs"].control.field
+    assert field.hasFocus()
+    for expected in (callout.leave, callout.next):
+        qtbot.keyClick(QApplication.focusWidget(), Qt.Key.Key_Tab)
+        assert expected.hasFocus()
+    callout.leave.setFocus()
+    qtbot.keyClick(callout.leave, Qt.Key.Key_Return)
+    assert not lessons.course.is_on
+
+
 def test_the_history_tells_a_lessons_changes_from_the_users(
     qtbot: QtBot, application: Application, lessons: Lessons
 ) -> None:
