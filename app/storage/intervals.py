@@ -12,7 +12,7 @@ import statistics
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from engine.units import change_text
+from engine.units import change_text, percent_text
 
 _T_975 = (
     12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160,
@@ -22,6 +22,7 @@ _T_975 = (
 """Student's t, two-sided 95 %, for 1 to 30 degrees of freedom (NIST/SEMATECH e-Handbook,
 1.3.6.7.2); the last one serves for more."""
 ONE_RUN = "one run: no interval"
+WIDE = "(spread above 100 %)"
 
 
 class Difference(NamedTuple):
@@ -33,8 +34,21 @@ class Difference(NamedTuple):
 
     def __str__(self) -> str:
         """ "+4.1 % ±1.2"; "+4.1 %" without an interval."""
-        known = "" if self.half is None else f" ±{100 * self.half:,.1f}"
-        return change_text(self.change) + known
+        known = "" if self.half is None else f"±{100 * self.half:,.1f}"
+        return f"{change_text(self.change)} {spread_text(self.half, known, self.change)}".rstrip()
+
+
+def spread_text(half: float | None, known: str = "", change: float = 0.0) -> str:
+    """ "±3 %" of 0.03, or `known`: half of an interval, relative to its figure, which may be a
+    `change`. "" without one."""
+    if half is None:
+        return ""
+    return WIDE if is_wide(half, change) else known or f"±{percent_text(half)}"
+
+
+def is_wide(half: float, change: float = 0.0) -> bool:
+    """Whether it says nothing: above 100 %, with 0 or the opposite of `change` in the interval."""
+    return half > max(1.0, abs(change))
 
 
 def half_interval(samples: Sequence[float]) -> float | None:

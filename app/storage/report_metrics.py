@@ -9,13 +9,13 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
+from app.storage.intervals import spread_text
 from app.storage.run_records import Measured
 from engine.evaluate.report import EvaluationReport, ModelFacts
 from engine.units import (
     NOTHING,
     bytes_text,
     duration_text,
-    percent_text,
     precision_name,
     setting_text,
 )
@@ -119,7 +119,7 @@ def measured_text(metric: Metric, value: Measured | None) -> str:
     if not metric.is_repeated:
         return text
     text = f"{value.value:,.1f}" if metric.unit == "tokens/s" else text
-    return text if value.spread is None else f"{text} ±{percent_text(value.spread)}"
+    return f"{text} {spread_text(value.spread)}".rstrip()
 
 
 METRICS = (

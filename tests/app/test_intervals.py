@@ -7,7 +7,13 @@ import statistics
 
 import pytest
 
-from app.storage.intervals import Difference, difference_of, half_of_difference
+from app.storage.intervals import (
+    WIDE,
+    Difference,
+    difference_of,
+    half_of_difference,
+    spread_text,
+)
 
 
 def test_an_interval_contains_the_true_difference_19_times_of_20() -> None:
@@ -36,7 +42,9 @@ def test_one_run_has_a_change_and_no_interval() -> None:
     assert difference_of(None, 1.0, [], [1.0]) is None and difference_of(0.0, 1.0, [], []) is None
     assert "±" not in str(difference_of(10.0, 11.0, [10.0], [11.0]))
     assert "±" in str(difference_of(10.0, 11.0, [10.0, 10.1], [11.0, 11.2]))
-    assert str(Difference(4.0, 12.024)).endswith("±1,202.4")
+    assert str(Difference(15.0, 12.024)).endswith("±1,202.4")
+    assert str(Difference(4.0, 12.024)).endswith(WIDE)  # even the sign is unknown
+    assert spread_text(0.03) == "±3 %" and spread_text(1.01) == WIDE and spread_text(None) == ""
     assert half_of_difference([2.0, 2.0], [3.0, 3.0]) == 0.0
 
 

@@ -78,7 +78,8 @@ class Row:
         spread = self.spread(place) if self.metric.is_repeated else None
         if change < LARGE:
             return str(intervals.Difference(change, spread))
-        return factor_text(1 + change) + ("" if spread is None else f" ±{spread:.1f}")
+        known = "" if spread is None else f"±{spread:.1f}"
+        return f"{factor_text(1 + change)} {intervals.spread_text(spread, known, change)}".rstrip()
 
 
 def spread_of(first: Measured, second: Measured) -> float | None:

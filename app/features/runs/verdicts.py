@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from app.features.runs.difference import Difference, spread_of
-from app.storage.intervals import ONE_RUN
+from app.storage.intervals import ONE_RUN, WIDE, is_wide, spread_text
 from app.storage.report_metrics import Form, text_of
 from app.storage.run_records import Kind, Measured, RunRecord, RunSide, State
 from engine.units import (
@@ -85,8 +85,11 @@ def between(first: RunSide, second: RunSide) -> list[str]:
 
 
 def speed_words(first: Measured, second: Measured, name: str) -> str:
-    """ "1.42× faster decode (±3 %)"; "no clear difference in decode speed (within ±4 %)"."""
+    """ "1.42× faster decode (±3 %)"; "no clear difference in decode speed (within ±4 %)";
+    "difference in decode speed unknown (spread above 100 %)"."""
     ratio, spread = second.value / first.value, spread_of(first, second)
+    if spread is not None and is_wide(spread, ratio - 1):
+        return f"difference in {name} speed unknown {WIDE}"
     if spread is not None and abs(ratio - 1) <= spread:
         return f"no clear difference in {name} speed (within ±{percent_text(spread)})"
     faster = factor_text(ratio) if ratio >= 1 else factor_text(1 / ratio)
@@ -124,8 +127,7 @@ def _alone(side: RunSide) -> list[str]:
 
 
 def _rate(rate: Measured) -> str:
-    text = rate_text(rate.value)
-    return text if rate.spread is None else f"{text} ±{percent_text(rate.spread)}"
+    return f"{rate_text(rate.value)} {spread_text(rate.spread)}".rstrip()
 
 
 def _of_quantization(run: RunRecord) -> str:

@@ -17,6 +17,7 @@ from app.features.runs.difference_view import has_no_spread
 from app.features.runs.records import of_change, of_report
 from app.features.runs.verdicts import NOT_RECORDED, TARGET, of_difference, speed_words, verdict
 from app.features.tune.verdict import Observed, Verdict
+from app.storage.intervals import WIDE
 from app.storage.report_store import StoredReport
 from app.storage.run_records import Kind, Measured, RunRecord, RunSide, State
 from app.storage.run_store import RunStore
@@ -123,6 +124,7 @@ def test_speeds_with_their_spread() -> None:
     assert speed_words(slow, fast, "decode") == "1.42× faster decode (±5.6 %)"  # Welch
     assert speed_words(fast, slow, "decode").startswith("1.42× slower")
     assert "no clear difference" in speed_words(slow, rate(9.95, 10.05, 10.15), "decode")
+    assert speed_words(slow, rate(9.0, 90.0, 400.0), "decode").endswith(WIDE)
     assert NOT_RECORDED in speed_words(Measured(10.0), Measured(14.2), "decode")
     speed = Speed(1000.0, 14.2, 512, 32, 3, (990.0, 1000.0, 1010.0), fast.samples)
     report = make_report(candidate=make_facts("int8", 9, speed=speed))
