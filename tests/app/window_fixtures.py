@@ -13,6 +13,7 @@ from pytestqt.qtbot import QtBot
 from app.features.chat.conversation import Message, State
 from app.main.application import Application
 from tests.app.fakes import FakeEngineThread, Script
+from tests.app.parts import Parts
 from widgets.theme.fonts import text_scale
 from widgets.theme.restyling import restyling
 from widgets.theme.theme import apply_text_size
@@ -59,7 +60,9 @@ def next_run(qapp: QApplication) -> Iterator[Application]:
         made.shutdown()
 
 
-def open_model(qtbot: QtBot, application: Application, path: str = "/models/tiny") -> None:
+def open_model(
+    qtbot: QtBot, application: Application | Parts, path: str = "/models/tiny"
+) -> None:
     with qtbot.waitSignal(application.bridge.loaded, timeout=5000):
         application.session.open(path)
 

@@ -9,23 +9,33 @@ from pytestqt.qtbot import QtBot
 
 from app.features.bench.form import Mode
 from app.features.bench.page import BenchPage
+from app.link.bridge import EngineBridge
 from app.main.application import Application
 from app.storage.run_records import Kind, RunRecord
+from tests.app.parts import Parts
 
 WAIT_MS = 20_000
 AMPLE = 60_000.0  # ms: a goal that all meet
 
 
 @pytest.fixture
-def page(qtbot: QtBot, application: Application) -> BenchPage:
+def page(qtbot: QtBot, parts: Parts) -> BenchPage:
     """Shown, without goals."""
-    made = application.pages.bench
-    application.window.show_widget(made)
-    qtbot.waitUntil(made.isVisible)
-    made.form.requests.setValue(4)
-    made.form.rounds.setValue(1)
-    made.form.warmups.setValue(0)
-    return made
+    parts.show("bench")
+    return shortened(qtbot, parts.bench)
+
+
+def page_in_window(qtbot: QtBot, application: Application) -> BenchPage:
+    application.window.show_widget(application.pages.bench)
+    return shortened(qtbot, application.pages.bench)
+
+
+def shortened(qtbot: QtBot, page: BenchPage) -> BenchPage:
+    qtbot.waitUntil(page.isVisible)
+    page.form.requests.setValue(4)
+    page.form.rounds.setValue(1)
+    page.form.warmups.setValue(0)
+    return page
 
 
 @pytest.fixture
@@ -54,14 +64,14 @@ def wait_end(qtbot: QtBot, page: BenchPage) -> None:
     qtbot.waitUntil(lambda: not page.bench.is_running, timeout=WAIT_MS)
 
 
-def wait_restored(qtbot: QtBot, application: Application, before: object) -> None:
+def wait_restored(qtbot: QtBot, bridge: EngineBridge, before: object) -> None:
     """The settings are those of the config `before`."""
-    qtbot.waitUntil(lambda: application.bridge.config == before, timeout=WAIT_MS)
+    qtbot.waitUntil(lambda: bridge.config == before, timeout=WAIT_MS)
 
 
 def kept(page: BenchPage, kind: Kind) -> list[RunRecord]:
     return [run for run in page._book.runs if run.kind is kind]
 
 
-def config_of(application: Application) -> Callable[[str], object]:
-    return lambda name: getattr(application.bridge.config, name)
+def config_of(bridge: EngineBridge) -> Callable[[str], object]:
+    return lambda name: getattr(bridge.config, name)

@@ -20,23 +20,25 @@ from tests.app.features.bench.bench_fixtures import (
     kept,
     narrow,
     page,
+    page_in_window,
     run,
     search,
     wait_end,
     wait_restored,
 )
+from tests.app.parts import Parts, parts
 from tests.app.window_fixtures import application, next_run, open_model, script, usual_text
 from tests.figures import numbers
 
-__all__ = ["application", "page", "script", "search", "usual_text"]
+__all__ = ["application", "page", "parts", "script", "search", "usual_text"]
 OPENS = "/models/tiny"
 NEVER = 0.1
 
 
 def test_a_goal_that_nothing_meets_has_the_nearest_trial(
-    qtbot: QtBot, search: BenchPage, application: Application
+    qtbot: QtBot, search: BenchPage, parts: Parts
 ) -> None:
-    before = application.bridge.config
+    before = parts.bridge.config
     run(search, Mode.TUNE, NEVER)
     wait_end(qtbot, search)
     result, results = search.bench.result, search.results
@@ -44,14 +46,14 @@ def test_a_goal_that_nothing_meets_has_the_nearest_trial(
     near = min(result.points, key=lambda point: result.goals.excess(point.figures) or 1e9)
     assert {float(value) for value in near.settings.values()} <= set(numbers(results.answer.text()))
     assert [one.state for one in kept(search, Kind.BENCH)] == [State.DONE]
-    wait_restored(qtbot, application, before)
+    wait_restored(qtbot, parts.bridge, before)
 
 
 def test_a_setting_that_the_model_cannot_take_is_a_failed_trial(
-    qtbot: QtBot, search: BenchPage, application: Application, script: Script
+    qtbot: QtBot, search: BenchPage, parts: Parts, script: Script
 ) -> None:
     script.failing_settings = ("max_num_batched_tokens",)
-    before = application.bridge.config
+    before = parts.bridge.config
     search.form.varied[1].line.setText("128, 512")  # 512: as it is
     run(search, Mode.TUNE, AMPLE)
     wait_end(qtbot, search)
@@ -63,25 +65,25 @@ def test_a_setting_that_the_model_cannot_take_is_a_failed_trial(
     assert result.best is not None and not result.best.error
     assert all("9 GiB" in point.error for point in failed)
     assert "9 GiB" in search.results.answer.text()
-    wait_restored(qtbot, application, before)
+    wait_restored(qtbot, parts.bridge, before)
 
 
 def test_prompts_that_are_rejected_fail_their_trials(
-    qtbot: QtBot, search: BenchPage, application: Application, tmp_path: Path, script: Script
+    qtbot: QtBot, search: BenchPage, parts: Parts, tmp_path: Path, script: Script
 ) -> None:
     """As those beyond the context."""
     file = tmp_path / "prompts.jsonl"
     file.write_text(json.dumps({"prompt": script.rejected_prompt, "max_tokens": 4}) + "\n")
     search.form.open_file(file)
     qtbot.waitUntil(lambda: search.form.workload.currentText().startswith(file.name))
-    before = application.bridge.config
+    before = parts.bridge.config
     run(search, Mode.TUNE, AMPLE)
     wait_end(qtbot, search)
     result = search.bench.result
     assert result is not None and result.points and result.best is None
     assert all({9000, 2048} <= set(numbers(point.error)) for point in result.points)
     assert [one.state for one in kept(search, Kind.BENCH)] == [State.FAILED]
-    wait_restored(qtbot, application, before)
+    wait_restored(qtbot, parts.bridge, before)
 
 
 def test_an_end_in_mid_search_leaves_the_stored_settings(
@@ -112,8 +114,10 @@ def test_an_end_in_mid_search_leaves_the_stored_settings(
 
 @pytest.mark.parametrize("mode", list(Mode))
 def test_closing_the_window_in_mid_run_asks_and_puts_the_settings_back(
-    qtbot: QtBot, search: BenchPage, application: Application, mode: Mode
+    qtbot: QtBot, application: Application, mode: Mode
 ) -> None:
+    search = page_in_window(qtbot, application)
+    narrow(search)
     before = application.bridge.config
     run(search, mode, AMPLE)
     assert not application.window.close() and application.window.isVisible()
@@ -128,12 +132,14 @@ def test_closing_the_window_in_mid_run_asks_and_puts_the_settings_back(
     next(one for one in asked.buttons() if asked.buttonRole(one) is leave).click()
     assert not application.window.isVisible()
     wait_end(qtbot, search)
-    wait_restored(qtbot, application, before)
+    wait_restored(qtbot, application.bridge, before)
 
 
 def test_closing_the_window_in_mid_run_asks_only_if_the_user_wants_it(
-    search: BenchPage, application: Application
+    qtbot: QtBot, application: Application
 ) -> None:
+    search = page_in_window(qtbot, application)
+    narrow(search)
     application.settings.preferences.set("confirm_leave", False)
     run(search, Mode.TUNE, AMPLE)
     assert search.bench.is_running and application.window.close()

@@ -19,12 +19,13 @@ from app.storage.intervals import ONE_RUN, difference_of
 from app.storage.run_records import Kind, State
 from tests.app.cuts import expect_whole
 from tests.app.fakes import Script
-from tests.app.features.bench.bench_fixtures import page, wait_end
+from tests.app.features.bench.bench_fixtures import page, page_in_window, wait_end
+from tests.app.parts import Parts, parts
 from tests.app.window_fixtures import application, open_model, script, set_text, usual_text
 from tests.figures import numbers
 from widgets.theme.theme import SPACE_3
 
-__all__ = ["application", "page", "script", "usual_text"]
+__all__ = ["application", "page", "parts", "script", "usual_text"]
 OPENS = "/models/tiny"
 TUNED = {"max_num_seqs": 16, "max_num_batched_tokens": 2048, "kv_cache_dtype": "int8"}
 
@@ -49,10 +50,10 @@ def test_a_sweep_fills_the_table_and_is_kept(qtbot: QtBot, page: BenchPage) -> N
 
 
 def test_an_engine_that_has_idled_is_swept(
-    qtbot: QtBot, page: BenchPage, application: Application
+    qtbot: QtBot, page: BenchPage, parts: Parts
 ) -> None:
     """It sent its last snapshot before the sweep began to listen."""
-    qtbot.waitUntil(lambda: application.bridge.latest is not None)
+    qtbot.waitUntil(lambda: parts.bridge.latest is not None)
     sweep(page, "concurrency", "1")
     wait_end(qtbot, page)
     result = page.bench.result
@@ -62,9 +63,9 @@ def test_an_engine_that_has_idled_is_swept(
 
 
 def test_a_server_that_reports_neither_cache_nor_settings(
-    qtbot: QtBot, page: BenchPage, application: Application
+    qtbot: QtBot, page: BenchPage, parts: Parts
 ) -> None:
-    bridge = application.bridge
+    bridge = parts.bridge
     assert bridge.model is not None and bridge.plan is not None
     bridge.model = dataclasses.replace(bridge.model, architecture="")
     bridge.plan = bridge.plan.with_blocks(0)
@@ -77,8 +78,9 @@ def test_a_server_that_reports_neither_cache_nor_settings(
 
 
 def test_no_choice_is_cut_in_a_small_window_with_large_text(
-    qtbot: QtBot, page: BenchPage, application: Application
+    qtbot: QtBot, application: Application
 ) -> None:
+    page = page_in_window(qtbot, application)
     form = page.form
     boxes = (form.workload, form.pacing, *(box for box, _ in form.axes))
     top = lambda widget: widget.mapTo(form, QPoint()).y()
@@ -108,9 +110,9 @@ def test_no_choice_is_cut_in_a_small_window_with_large_text(
 
 
 def test_settings_go_back_and_the_goal_picks_a_point(
-    qtbot: QtBot, page: BenchPage, application: Application
+    qtbot: QtBot, page: BenchPage, parts: Parts
 ) -> None:
-    config = application.bridge.config
+    config = parts.bridge.config
     assert config is not None
     before = config.max_num_seqs
     page.form.limits["itl"].setValue(100_000)
@@ -120,15 +122,15 @@ def test_settings_go_back_and_the_goal_picks_a_point(
     assert result is not None and all(point.is_measured for point in result.points)
     assert result.goals.itl == 100_000 and result.points[0].goodput(result.goals)
     qtbot.waitUntil(
-        lambda: application.bridge.config is not None
-        and application.bridge.config.max_num_seqs == before
+        lambda: parts.bridge.config is not None
+        and parts.bridge.config.max_num_seqs == before
     )
 
 
 def test_cancel_keeps_what_is_done_and_puts_settings_back(
-    qtbot: QtBot, page: BenchPage, application: Application, script: Script
+    qtbot: QtBot, page: BenchPage, parts: Parts, script: Script
 ) -> None:
-    config = application.bridge.config
+    config = parts.bridge.config
     assert config is not None
     before = config.max_num_seqs
     sweep(page, "max_num_seqs", "2, 3, 4, 5, 6, 7")
@@ -143,15 +145,15 @@ def test_cancel_keeps_what_is_done_and_puts_settings_back(
     measured = [point.is_measured for point in result.points]
     assert measured[0] and not measured[-1]
     qtbot.waitUntil(
-        lambda: application.bridge.config is not None
-        and application.bridge.config.max_num_seqs == before
+        lambda: parts.bridge.config is not None
+        and parts.bridge.config.max_num_seqs == before
     )
 
 
 def test_closing_the_window_keeps_what_is_done(
-    qtbot: QtBot, page: BenchPage, application: Application
+    qtbot: QtBot, page: BenchPage, parts: Parts
 ) -> None:
-    config = application.bridge.config
+    config = parts.bridge.config
     assert config is not None
     before = config.max_num_seqs
     sweep(page, "max_num_seqs", "2, 3, 4, 5, 6, 7")
@@ -164,19 +166,19 @@ def test_closing_the_window_keeps_what_is_done(
     kept = [run for run in page._book.runs if run.kind is Kind.BENCH]
     assert [run.state for run in kept] == [State.STOPPED]
     qtbot.waitUntil(
-        lambda: application.bridge.config is not None
-        and application.bridge.config.max_num_seqs == before
+        lambda: parts.bridge.config is not None
+        and parts.bridge.config.max_num_seqs == before
     )
 
 
 def test_an_engine_that_goes_away_ends_the_sweep(
-    qtbot: QtBot, page: BenchPage, application: Application
+    qtbot: QtBot, page: BenchPage, parts: Parts
 ) -> None:
     sweep(page, "concurrency", "1, 2, 4, 8, 16, 32")
-    application.bridge.unload()
+    parts.bridge.unload()
     wait_end(qtbot, page)
     assert page.bench.problem is not None
-    open_model(qtbot, application)  # and the next one works
+    open_model(qtbot, parts)  # and the next one works
     sweep(page, "concurrency", "1")
     wait_end(qtbot, page)
     assert page.bench.problem is None

@@ -10,13 +10,13 @@ from app.features.bench.form import Mode
 from app.features.bench.kept_choices import choices_of, recall
 from app.features.bench.modes import FIRST, settings_names
 from app.features.bench.page import BenchPage
-from app.main.application import Application
 from app.window.settings_store import BenchChoice
 from engine.config import SETTINGS
 from tests.app.features.bench.bench_fixtures import page
-from tests.app.window_fixtures import application, next_run, open_model, script, usual_text
+from tests.app.parts import Parts, parts
+from tests.app.window_fixtures import next_run, open_model, script, usual_text
 
-__all__ = ["application", "page", "script", "usual_text"]
+__all__ = ["page", "parts", "script", "usual_text"]
 
 
 def fill(page: BenchPage) -> None:
@@ -53,11 +53,11 @@ def test_choices_stay_from_one_start_to_the_next(qtbot: QtBot, qapp: QApplicatio
 
 
 def test_choices_are_kept_when_another_page_shows(
-    page: BenchPage, application: Application
+    page: BenchPage, parts: Parts
 ) -> None:
     fill(page)
-    application.window.show_widget(application.pages.tune)
-    assert application.settings.bench_choice == choices_of(page.form)
+    page.hide()
+    assert parts.settings.bench_choice == choices_of(page.form)
 
 
 def test_unknown_choices_leave_the_form_as_it_is(page: BenchPage) -> None:

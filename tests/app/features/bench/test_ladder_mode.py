@@ -18,7 +18,6 @@ from app.features.bench import controller
 from app.features.bench.form import Mode
 from app.features.bench.jobs import Job, LadderJob, make_job
 from app.features.bench.page import BenchPage
-from app.main.application import Application
 from app.storage.run_records import Kind, State
 from engine.config import EngineConfig
 from engine.hardware.peaks import Peaks
@@ -32,9 +31,10 @@ from tests.app.features.bench.bench_fixtures import (
     wait_end,
     wait_restored,
 )
-from tests.app.window_fixtures import application, usual_text
+from tests.app.parts import Parts, parts
+from tests.app.window_fixtures import usual_text
 
-__all__ = ["application", "page", "usual_text"]
+__all__ = ["page", "parts", "usual_text"]
 OPENS = "/models/tiny"
 NEVER = 0.1
 """A goal in ms that no run meets: each rung is measured with one user."""
@@ -63,10 +63,10 @@ def compared(monkeypatch: pytest.MonkeyPatch) -> list[tuple[EngineConfig, Engine
 
 
 def test_all_rungs_are_measured_and_settings_go_back(
-    qtbot: QtBot, page: BenchPage, application: Application,
+    qtbot: QtBot, page: BenchPage, parts: Parts,
     compared: list[tuple[EngineConfig, EngineConfig]],
 ) -> None:  # fmt: skip
-    before = application.bridge.config
+    before = parts.bridge.config
     page.form.ladder.price.setValue(2.0)
     run(page, Mode.LADDER, NEVER)
     wait_end(qtbot, page)
@@ -82,11 +82,11 @@ def test_all_rungs_are_measured_and_settings_go_back(
     runs = kept(page, Kind.LADDER)
     assert [one.state for one in runs] == [State.DONE] and len(runs[0].sides) == 7
     assert not view.bar.apply.isEnabled()  # nothing meets the goal
-    wait_restored(qtbot, application, before)
+    wait_restored(qtbot, parts.bridge, before)
 
 
 def test_users_are_searched_a_rung_is_applied_and_undone(
-    qtbot: QtBot, page: BenchPage, application: Application, monkeypatch: pytest.MonkeyPatch
+    qtbot: QtBot, page: BenchPage, parts: Parts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def few_users(*given: Any) -> Job:
         job = make_job(*given)
@@ -95,10 +95,10 @@ def test_users_are_searched_a_rung_is_applied_and_undone(
         return job
 
     monkeypatch.setattr(controller, "make_job", few_users)
-    before = application.bridge.config
+    before = parts.bridge.config
     run(page, Mode.LADDER, 60_000.0)
     wait_end(qtbot, page)
-    wait_restored(qtbot, application, before)
+    wait_restored(qtbot, parts.bridge, before)
     result, view = page.bench.ladder, page.ladder
     assert result is not None and {rung.users for rung in result.rungs} == {2}
     plot = view.figures.plot
@@ -109,21 +109,21 @@ def test_users_are_searched_a_rung_is_applied_and_undone(
                button, button, Qt.KeyboardModifier.NoModifier))  # fmt: skip
     assert view.rung is result.rungs[1] and view.settings["batching"] == "continuous"
     view.bar.apply.click()
-    value = config_of(application)
+    value = config_of(parts.bridge)
     qtbot.waitUntil(lambda: value("enable_prefix_caching") is False, timeout=WAIT_MS)
     assert value("kv_allocation") == "contiguous" and value("max_num_seqs") == 2
     assert before is not None and not view.bar.undo.isHidden()
-    qtbot.waitUntil(lambda: not application.engine_settings.model.sent)
+    qtbot.waitUntil(lambda: not parts.engine_settings.model.sent)
     view.bar.undo.click()
     qtbot.waitUntil(lambda: value("max_num_seqs") == before.max_num_seqs, timeout=WAIT_MS)
     assert value("kv_allocation") == "paged" and value("enable_prefix_caching") is True
 
 
 def test_a_setting_that_fails_is_skipped_and_the_ladder_goes_on(
-    qtbot: QtBot, page: BenchPage, application: Application, script: Script
+    qtbot: QtBot, page: BenchPage, parts: Parts, script: Script
 ) -> None:
     script.failing_settings = ("kv_cache_dtype",)
-    before = application.bridge.config
+    before = parts.bridge.config
     run(page, Mode.LADDER, NEVER)
     wait_end(qtbot, page)
     result = page.bench.ladder
@@ -131,13 +131,13 @@ def test_a_setting_that_fails_is_skipped_and_the_ladder_goes_on(
     states = {rung.key: rung.state for rung in result.rungs}
     assert states["kv"] is RungState.SKIPPED and states["drafts"] is RungState.MEASURED
     assert "9 GiB" in result.rungs[5].reason and page.ladder.figures.plot.steps[5].value is None
-    wait_restored(qtbot, application, before)
+    wait_restored(qtbot, parts.bridge, before)
 
 
 def test_cancel_keeps_the_rungs_that_are_done(
-    qtbot: QtBot, page: BenchPage, application: Application
+    qtbot: QtBot, page: BenchPage, parts: Parts
 ) -> None:
-    before = application.bridge.config
+    before = parts.bridge.config
     run(page, Mode.LADDER, NEVER)
     qtbot.waitUntil(
         lambda: page.bench.ladder is not None
@@ -150,11 +150,11 @@ def test_cancel_keeps_the_rungs_that_are_done(
     assert result is not None and result.state is State.STOPPED
     assert result.rungs[-1].state is RungState.WAITING
     assert [one.state for one in kept(page, Kind.LADDER)] == [State.STOPPED]
-    wait_restored(qtbot, application, before)
+    wait_restored(qtbot, parts.bridge, before)
 
 
 def test_exports_and_the_run_in_runs(
-    qtbot: QtBot, page: BenchPage, application: Application, tmp_path: Path
+    qtbot: QtBot, page: BenchPage, parts: Parts, tmp_path: Path
 ) -> None:
     run(page, Mode.LADDER, NEVER)
     wait_end(qtbot, page)
@@ -164,8 +164,8 @@ def test_exports_and_the_run_in_runs(
     for file in files:
         page.export(result, file)
     qtbot.waitUntil(lambda: all(file.exists() and file.stat().st_size > 100 for file in files))
-    application.window.show_widget(application.pages.runs)
-    stored = application.pages.runs.detail.stored
+    parts.show("runs")
+    stored = parts.runs.detail.stored
     stored.show_run(ladder_record.to_run(result))
     assert stored.verdict.text() == result.answer
     users = [rung.users for rung in result.rungs]

@@ -11,7 +11,6 @@ from app.features.bench.form import Mode
 from app.features.bench.page import BenchPage
 from app.features.bench.results import EMPTY, LATENCY, MEMORY
 from app.features.tune.server_dialog import ServerDialog
-from app.main.application import Application
 from app.storage.run_records import Kind, State
 from engine.config import SETTINGS
 from tests.app.features.bench.bench_fixtures import (
@@ -25,10 +24,11 @@ from tests.app.features.bench.bench_fixtures import (
     wait_end,
     wait_restored,
 )
-from tests.app.window_fixtures import application, script, usual_text
+from tests.app.parts import Parts, parts
+from tests.app.window_fixtures import script, usual_text
 from widgets.plot.pareto_plot import ParetoPlot
 
-__all__ = ["application", "page", "script", "search", "usual_text"]
+__all__ = ["page", "parts", "script", "search", "usual_text"]
 OPENS = "/models/tiny"
 
 
@@ -47,9 +47,9 @@ def test_before_a_run_the_answer_explains_the_chosen_mode(search: BenchPage) -> 
 
 
 def test_a_search_is_a_pareto_chart_and_a_kept_run(
-    qtbot: QtBot, search: BenchPage, application: Application
+    qtbot: QtBot, search: BenchPage, parts: Parts
 ) -> None:
-    before = application.bridge.config
+    before = parts.bridge.config
     run(search, Mode.TUNE, AMPLE)
     wait_end(qtbot, search)
     result, results = search.bench.result, search.results
@@ -63,17 +63,17 @@ def test_a_search_is_a_pareto_chart_and_a_kept_run(
     names = {"max_num_seqs", "max_num_batched_tokens"}
     assert all(point.settings.keys() == names for point in result.points)
     assert [one.state for one in kept(search, Kind.BENCH)] == [State.DONE]
-    wait_restored(qtbot, application, before)
+    wait_restored(qtbot, parts.bridge, before)
 
 
 def test_hover_explains_a_click_applies_and_undo_returns(
-    qtbot: QtBot, search: BenchPage, application: Application
+    qtbot: QtBot, search: BenchPage, parts: Parts
 ) -> None:
-    before = application.bridge.config
+    before = parts.bridge.config
     run(search, Mode.TUNE, AMPLE)
     wait_end(qtbot, search)
-    wait_restored(qtbot, application, before)
-    results, value = search.results, config_of(application)
+    wait_restored(qtbot, parts.bridge, before)
+    results, value = search.results, config_of(parts.bridge)
     plot = results.pareto
     index = next(i for i, dot in enumerate(plot.dots) if "3" in dot.lines[0])
     assert plot.item_at(plot.place(plot.dots[index])) in range(len(plot.dots))
@@ -82,7 +82,7 @@ def test_hover_explains_a_click_applies_and_undo_returns(
     qtbot.waitUntil(lambda: value("max_num_seqs") == wanted["max_num_seqs"], timeout=WAIT_MS)
     assert value("max_num_batched_tokens") == wanted["max_num_batched_tokens"]
     assert results.chosen is results._dotted[index] and not results.bar.undo.isHidden()
-    qtbot.waitUntil(lambda: not application.engine_settings.model.sent)
+    qtbot.waitUntil(lambda: not parts.engine_settings.model.sent)
     results.bar.undo.click()
     assert before is not None
     qtbot.waitUntil(lambda: value("max_num_seqs") == before.max_num_seqs, timeout=WAIT_MS)
@@ -90,7 +90,7 @@ def test_hover_explains_a_click_applies_and_undo_returns(
 
 
 def test_a_trial_is_copied_as_command_lines(
-    qtbot: QtBot, search: BenchPage, application: Application
+    qtbot: QtBot, search: BenchPage, parts: Parts
 ) -> None:
     run(search, Mode.TUNE, AMPLE)
     wait_end(qtbot, search)
@@ -99,7 +99,7 @@ def test_a_trial_is_copied_as_command_lines(
     assert results.chosen is not None
     batch = results.chosen.settings["max_num_seqs"]
     results.bar.copy.click()
-    dialog = application.window.findChild(ServerDialog)
+    dialog = parts.engine_settings.findChild(ServerDialog)
     assert dialog is not None and f"--max-num-seqs {batch}" in dialog.commands[0].text
     dialog.close()
 
@@ -123,20 +123,20 @@ def test_without_a_goal_nothing_is_searched(search: BenchPage) -> None:
 
 
 def test_nothing_is_applied_while_it_runs(
-    qtbot: QtBot, search: BenchPage, application: Application
+    qtbot: QtBot, search: BenchPage, parts: Parts
 ) -> None:
     run(search, Mode.TUNE, AMPLE)
     search._apply({"max_num_seqs": 7})
     wait_end(qtbot, search)
-    commands = [one.changes for one in application.bridge.engine.commands  # type: ignore[union-attr]
+    commands = [one.changes for one in parts.bridge.engine.commands  # type: ignore[union-attr]
                 if hasattr(one, "changes")]  # fmt: skip
     assert {"max_num_seqs": 7} not in commands and search.results.bar.undo.isHidden()
 
 
 def test_closing_the_window_keeps_the_trials(
-    qtbot: QtBot, search: BenchPage, application: Application
+    qtbot: QtBot, search: BenchPage, parts: Parts
 ) -> None:
-    before = application.bridge.config
+    before = parts.bridge.config
     run(search, Mode.TUNE, AMPLE)
     qtbot.waitUntil(
         lambda: search.bench.result is not None and bool(search.bench.result.points)
@@ -146,7 +146,7 @@ def test_closing_the_window_keeps_the_trials(
     search.close_down(5.0)
     assert not search.bench.is_running
     assert [one.state for one in kept(search, Kind.BENCH)] == [State.STOPPED]
-    wait_restored(qtbot, application, before)
+    wait_restored(qtbot, parts.bridge, before)
 
 
 def test_axes_without_values_are_errors(search: BenchPage) -> None:
