@@ -28,6 +28,7 @@ from app.window.settings_store import SettingsStore
 from app.window.single_instance import SingleInstance
 from engine.config import SETTINGS
 from engine.errors import InferdeckError, describe
+from widgets.theme.theme import theme_notifier
 
 log = logging.getLogger(__name__)
 
@@ -73,6 +74,7 @@ def run(args: argparse.Namespace) -> int:
         application.shutdown()
         instance.release()
         stop_logging(handler)
+        theme_notifier().images.cleanup()  # a process that ends at once removes nothing by itself
 
 
 def check_display() -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from pytestqt.qtbot import QtBot
@@ -116,10 +118,13 @@ sys.exit(main(["--num-threads", "1"]))
 
 @pytest.mark.slow
 @pytest.mark.parametrize("shutdown_s", [20.0, 0.0])  # 0: the engine's thread still imports
-def test_control_c_closes_the_window_and_ends_well(shutdown_s: float) -> None:
+def test_control_c_closes_the_window_and_ends_well(shutdown_s: float, tmp_path: Path) -> None:
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
     process = subprocess.Popen(
         [sys.executable, "-c", STARTER, str(shutdown_s)], cwd=ROOT, text=True,
         stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        env={**os.environ, "TMPDIR": str(temporary)},
     )  # fmt: skip
     try:
         assert process.stdout is not None and process.stdout.readline().strip() == "shown"
@@ -129,3 +134,4 @@ def test_control_c_closes_the_window_and_ends_well(shutdown_s: float) -> None:
         process.kill()  # where it has not ended by itself
     assert process.returncode == 0, errors
     assert "Traceback" not in errors
+    assert list(temporary.glob("inferdeck-*")) == []
