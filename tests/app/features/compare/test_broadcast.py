@@ -20,9 +20,10 @@ from engine import messages
 from engine.sampling_params import SamplingParams
 from engine.snapshot import FinishReason, RequestTimes, TokenEvent
 from tests.app.fakes import FakeEngineThread, Script
+from tests.app.parts import Parts, parts
 from tests.app.window_fixtures import application
 
-__all__ = ["application"]
+__all__ = ["application", "parts"]
 
 OPENS = "/models/tiny"
 
@@ -72,7 +73,13 @@ def script() -> Script:
 
 
 @pytest.fixture
-def window(application: Application) -> BroadcastView:
+def window(parts: Parts) -> BroadcastView:
+    parts.show("runs")
+    parts.runs.show_form(Kind.BROADCAST)
+    return parts.runs.broadcast
+
+
+def in_window(application: Application) -> BroadcastView:
     application.window.commands.run("chat.broadcast")
     return application.pages.runs.broadcast
 
@@ -88,8 +95,9 @@ def wait_for_end(qtbot: QtBot, window: BroadcastView) -> None:
 
 
 def test_one_prompt_goes_to_all_at_once_and_each_is_seen(
-    qtbot: QtBot, application: Application, window: BroadcastView, script: Script
+    qtbot: QtBot, application: Application, script: Script
 ) -> None:
+    window = in_window(application)
     assert window.empty.isVisible() and not window.start.isEnabled()
     script.replies, script.step_s = 60, 0.02
     send(window, "Tell me", 5)
@@ -115,8 +123,9 @@ def test_one_prompt_goes_to_all_at_once_and_each_is_seen(
 
 
 def test_lines_are_prompts_and_one_is_kept_as_a_chat(
-    qtbot: QtBot, application: Application, window: BroadcastView
+    qtbot: QtBot, application: Application
 ) -> None:
+    window = in_window(application)
     window.kind.setCurrentIndex(1)
     assert not window.count.isEnabled() and str(MOST) in window.prompt.placeholderText()
     send(window, "First\n\nSecond", 1)
@@ -161,7 +170,7 @@ def test_escape_stops_what_is_written_and_leaves_when_nothing_is(
 
 
 def test_what_is_refused_or_cut_off_says_why(
-    qtbot: QtBot, application: Application, window: BroadcastView, script: Script
+    qtbot: QtBot, parts: Parts, window: BroadcastView, script: Script
 ) -> None:
     window.kind.setCurrentIndex(1)
     send(window, f"{script.rejected_prompt}\nfine", 1)
@@ -172,14 +181,15 @@ def test_what_is_refused_or_cut_off_says_why(
     script.replies, script.step_s = 500, 0.01
     send(window, "Tell me", 2)
     qtbot.waitUntil(lambda: all(cell.reply.text for cell in window.cells), timeout=5000)
-    application.session.unload()
+    parts.session.unload()
     wait_for_end(qtbot, window)
     assert not window.start.isEnabled() and window.start.toolTip()
 
 
 def test_cells_stand_beside_each_other_as_far_as_there_is_room(
-    qtbot: QtBot, application: Application, window: BroadcastView
+    qtbot: QtBot, application: Application
 ) -> None:
+    window = in_window(application)
     send(window, "Tell me", 6)
     wait_for_end(qtbot, window)
     for width in (1500, 1000):
@@ -195,8 +205,9 @@ def test_cells_stand_beside_each_other_as_far_as_there_is_room(
 
 
 def test_a_broadcast_is_kept_as_a_run(
-    qtbot: QtBot, application: Application, window: BroadcastView
+    qtbot: QtBot, application: Application
 ) -> None:
+    window = in_window(application)
     send(window, "Tell me", 3)
     wait_for_end(qtbot, window)
     page = application.pages.runs

@@ -16,11 +16,14 @@ from app.features.compare.runner import Phase
 from app.features.compare.view import CompareView
 from app.features.models.estimate import Estimate, Need
 from app.main.application import Application
+from app.storage.run_records import Kind
 from engine import messages
 from engine.config import EngineConfig
 from engine.evaluate.task import PromptLine
 from engine.snapshot import MemoryPlan
 from tests.app.fakes import FakeEngineThread, Script
+from tests.app.parts import Parts, parts_over
+from tests.app.window_fixtures import open_model
 from tests.figures import numbers
 from widgets.tokens.record import TokenRecord
 
@@ -94,28 +97,25 @@ def engines() -> list[FakeEngineThread]:
 
 
 @pytest.fixture
-def application(
+def parts(
     qapp: QApplication, qtbot: QtBot, script: Script, engines: list[FakeEngineThread]
-) -> Iterator[Application]:
+) -> Iterator[Parts]:
     def make(on_event: Any) -> FakeEngineThread:
         engines.append(FakeEngineThread(on_event, script))
         return engines[-1]
 
-    made = Application(qapp, make)
-    made.show()
-    for path in ("/models/other", "/models/tiny"):
-        with qtbot.waitSignal(made.bridge.loaded, timeout=5000):
-            made.session.open(path)
-    yield made
-    made.shutdown()
+    with parts_over(qapp, make) as made:
+        for path in ("/models/other", "/models/tiny"):
+            open_model(qtbot, made, path)
+        yield made
 
 
 @pytest.fixture
-def window(application: Application) -> CompareView:
-    application.window.commands.run("chat.compare")
-    opened = application.pages.runs.compare
-    opened.prompt.setPlainText("one")
-    return opened
+def window(parts: Parts) -> CompareView:
+    parts.show("runs")
+    parts.runs.show_form(Kind.COMPARE)
+    parts.runs.compare.prompt.setPlainText("one")
+    return parts.runs.compare
 
 
 def fit(window: CompareView, weights: int) -> None:
@@ -229,7 +229,7 @@ def test_where_the_right_is_what_is_loaded_nothing_is_switched_first(
 
 
 def test_two_engines_that_are_both_not_the_one_of_the_window(
-    qtbot: QtBot, application: Application, window: CompareView,
+    qtbot: QtBot, parts: Parts, window: CompareView,
     engines: list[FakeEngineThread],
 ) -> None:  # fmt: skip
     fit(window, MIB)
@@ -241,8 +241,8 @@ def test_two_engines_that_are_both_not_the_one_of_the_window(
     lines = [*(c.title for c in window.columns.sides), *(side.what for side in window.sides)]
     assert [line.text().split(" ·")[0] for line in lines] == 2 * ["other", "tiny"]
     assert all(line.text().count("tiny") < 2 for line in lines)
-    assert application.bridge.config is not None
-    assert application.bridge.config.model == "/models/tiny"
+    assert parts.bridge.config is not None
+    assert parts.bridge.config.model == "/models/tiny"
 
 
 def test_what_cannot_be_the_left_leaves_the_engine_as_it_was(
@@ -260,7 +260,7 @@ def test_what_cannot_be_the_left_leaves_the_engine_as_it_was(
 
 @pytest.mark.parametrize("weights", [MIB, 2**45])
 def test_another_model_beside_or_in_place_of_the_one_that_is_open(
-    qtbot: QtBot, application: Application, window: CompareView,
+    qtbot: QtBot, parts: Parts, window: CompareView,
     engines: list[FakeEngineThread], weights: int,
 ) -> None:  # fmt: skip
     fit(window, weights)
@@ -278,10 +278,10 @@ def test_another_model_beside_or_in_place_of_the_one_that_is_open(
         assert len(engines) == 2 and names == ["other", "tiny", "other"]
     else:
         assert len(engines) == 1 and names == ["other", "tiny", "other", "tiny"]
-    assert application.bridge.config is not None
-    assert application.bridge.config.model == "/models/tiny"
-    assert application.session.current is not None
-    assert application.session.current.path == "/models/tiny"
+    assert parts.bridge.config is not None
+    assert parts.bridge.config.model == "/models/tiny"
+    assert parts.session.current is not None
+    assert parts.session.current.path == "/models/tiny"
     assert "ngram" in window.columns.sides[1].title.text()
     assert window._pairs[0].is_by_text
 
@@ -310,7 +310,7 @@ def test_stopping_while_a_second_engine_loads_ends_it(
 
 
 def test_the_program_can_end_in_the_middle(
-    qtbot: QtBot, application: Application, window: CompareView,
+    qtbot: QtBot, parts: Parts, window: CompareView,
     engines: list[FakeEngineThread], script: Script,
 ) -> None:  # fmt: skip
     fit(window, MIB)
@@ -318,12 +318,12 @@ def test_the_program_can_end_in_the_middle(
     window.sides[1].precision.choose({"quantization": "int8"})
     window.start.click()
     qtbot.waitUntil(lambda: window._runner.phase is Phase.ANSWERING, timeout=5000)
-    application.window.close()
+    parts.runs.program_ends.emit()
     assert not engines[1].is_alive()
 
 
 def test_the_program_can_end_while_a_second_engine_gives_its_memory_back(
-    qtbot: QtBot, application: Application, window: CompareView,
+    qtbot: QtBot, parts: Parts, window: CompareView,
     engines: list[FakeEngineThread], monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     obey = FakeEngineThread._obey
@@ -338,7 +338,7 @@ def test_the_program_can_end_while_a_second_engine_gives_its_memory_back(
     window.sides[1].precision.choose({"quantization": "int8"})
     run(qtbot, window)
     assert engines[1].is_alive()
-    application.window.close()
+    parts.runs.program_ends.emit()
     assert not engines[1].is_alive()
 
 

@@ -13,13 +13,15 @@ from pytestqt.qtbot import QtBot
 from app.features.compare.replies import Stage
 from app.features.compare.runner import CHANGED, Phase
 from app.features.compare.view import CompareView
+from app.link.bridge import EngineBridge
 from app.main.application import Application
 from app.storage.run_records import Kind, State
 from engine import messages
 from tests.app.fakes import FakeEngineThread, Script
+from tests.app.parts import Parts, parts
 from tests.app.window_fixtures import application
 
-__all__ = ["application"]
+__all__ = ["application", "parts"]
 
 OPENS = "/models/tiny"
 
@@ -30,7 +32,13 @@ def script() -> Script:
 
 
 @pytest.fixture
-def window(application: Application) -> CompareView:
+def window(parts: Parts) -> CompareView:
+    parts.show("runs")
+    parts.runs.show_form(Kind.COMPARE)
+    return parts.runs.compare
+
+
+def in_window(application: Application) -> CompareView:
     application.window.commands.run("chat.compare")
     return application.pages.runs.compare
 
@@ -41,9 +49,9 @@ def write(window: CompareView, *prompts: str) -> None:
         window.add.click()
 
 
-def commands(application: Application) -> list[str]:
+def commands(bridge: EngineBridge) -> list[str]:
     """What the engine was told, in words."""
-    thread = application.bridge.engine
+    thread = bridge.engine
     assert isinstance(thread, FakeEngineThread)
     found = []
     for command in thread.commands:
@@ -59,7 +67,7 @@ def wait_for_end(qtbot: QtBot, window: CompareView) -> None:
 
 
 def test_a_switch_is_paid_once_for_all_prompts_and_then_back(
-    qtbot: QtBot, application: Application, window: CompareView
+    qtbot: QtBot, parts: Parts, window: CompareView
 ) -> None:
     write(window, "one", "two")
     window.sides[1].precision.choose({"quantization": "int8"})
@@ -67,22 +75,22 @@ def test_a_switch_is_paid_once_for_all_prompts_and_then_back(
     write(window, "three")  # while it runs
     wait_for_end(qtbot, window)
     expected = ["one", "two", "three", "-> int8", "one", "two", "three", "-> auto"]
-    assert commands(application) == expected
-    assert application.bridge.config is not None
-    assert application.bridge.config.quantization == "auto"
+    assert commands(parts.bridge) == expected
+    assert parts.bridge.config is not None
+    assert parts.bridge.config.quantization == "auto"
     assert window.table.rowCount() == 3 and window.export.isEnabled()
     assert "3 of 3" in window.status.text()
 
 
 def test_it_stays_on_the_right_where_it_is_to(
-    qtbot: QtBot, application: Application, window: CompareView
+    qtbot: QtBot, parts: Parts, window: CompareView
 ) -> None:
     window.back.click()
     window.prompt.setPlainText("one")  # written, not added: it is taken along
     window.sides[1].precision.choose({"quantization": "int4"})
     window.start.click()
     wait_for_end(qtbot, window)
-    assert commands(application) == ["one", "-> int4", "one"]
+    assert commands(parts.bridge) == ["one", "-> int4", "one"]
 
 
 def test_the_same_precision_is_not_compared_with_itself(window: CompareView) -> None:
@@ -94,7 +102,7 @@ def test_the_same_precision_is_not_compared_with_itself(window: CompareView) -> 
 
 
 def test_stopping_keeps_what_was_answered_and_goes_back(
-    qtbot: QtBot, application: Application, window: CompareView, script: Script
+    qtbot: QtBot, parts: Parts, window: CompareView, script: Script
 ) -> None:
     script.replies, script.step_s = 60, 0.01
     write(window, "one", "two")
@@ -108,11 +116,11 @@ def test_stopping_keeps_what_was_answered_and_goes_back(
     assert [p.replies[0] is not None for p in runner.comparison.pairs] == [True, True]
     reply = runner.comparison.pairs[0].replies[1]
     assert reply is not None and reply.stage is Stage.STOPPED
-    assert commands(application)[-1] == "-> auto"
+    assert commands(parts.bridge)[-1] == "-> auto"
 
 
 def test_a_switch_that_fails_ends_it_with_the_reason(
-    qtbot: QtBot, application: Application, window: CompareView, script: Script
+    qtbot: QtBot, parts: Parts, window: CompareView, script: Script
 ) -> None:
     script.failing_settings = ("quantization",)
     write(window, "one")
@@ -120,8 +128,8 @@ def test_a_switch_that_fails_ends_it_with_the_reason(
     window.start.click()
     wait_for_end(qtbot, window)
     assert "9 GiB of 3 GiB" in window.status.text()
-    assert application.bridge.config is not None
-    assert application.bridge.config.quantization == "auto"
+    assert parts.bridge.config is not None
+    assert parts.bridge.config.quantization == "auto"
 
 
 def test_a_refused_prompt_is_told_beside_the_others(
@@ -138,32 +146,32 @@ def test_a_refused_prompt_is_told_beside_the_others(
 
 
 def test_a_change_of_precision_from_elsewhere_ends_it(
-    qtbot: QtBot, application: Application, window: CompareView, script: Script
+    qtbot: QtBot, parts: Parts, window: CompareView, script: Script
 ) -> None:
     script.replies, script.step_s = 200, 0.01
     write(window, "one")
     window.sides[1].precision.choose({"quantization": "int8"})
     window.start.click()
-    application.bridge.reconfigure(quantization="nf4")
+    parts.bridge.reconfigure(quantization="nf4")
     wait_for_end(qtbot, window)
     assert window._runner.problem == CHANGED
 
 
 def test_closing_the_model_ends_it(
-    qtbot: QtBot, application: Application, window: CompareView, script: Script
+    qtbot: QtBot, parts: Parts, window: CompareView, script: Script
 ) -> None:
     script.replies, script.step_s = 200, 0.01
     write(window, "one")
     window.sides[1].precision.choose({"quantization": "int8"})
     window.start.click()
-    application.session.unload()
+    parts.session.unload()
     wait_for_end(qtbot, window)
     assert window._runner.problem and not window.start.isEnabled()
 
 
 @pytest.mark.parametrize("is_raw", [False, True])
 def test_texts_of_a_file_are_user_messages_unless_raw(
-    qtbot: QtBot, application: Application, window: CompareView, tmp_path: Path, is_raw: bool
+    qtbot: QtBot, parts: Parts, window: CompareView, tmp_path: Path, is_raw: bool
 ) -> None:
     (tmp_path / "prompts.txt").write_text("one\ntwo\n")
     window.read(tmp_path / "prompts.txt")
@@ -172,7 +180,7 @@ def test_texts_of_a_file_are_user_messages_unless_raw(
     window.sides[1].precision.choose({"quantization": "int8"})
     window.start.click()
     wait_for_end(qtbot, window)
-    asked = [c.prompt for c in application.bridge.engine.commands  # type: ignore[attr-defined]
+    asked = [c.prompt for c in parts.bridge.engine.commands  # type: ignore[attr-defined]
              if isinstance(c, messages.AddRequest)]  # fmt: skip
     sent = ["one", "two"] if is_raw else [({"role": "user", "content": x},) for x in ("one", "two")]
     assert asked == 2 * sent
@@ -225,8 +233,9 @@ def test_an_export_that_fails_leaves_the_file_of_before(
 
 
 def test_a_comparison_is_kept_as_a_run_and_goes_on_as_a_chat(
-    qtbot: QtBot, application: Application, window: CompareView
+    qtbot: QtBot, application: Application
 ) -> None:
+    window = in_window(application)
     write(window, "one")
     window.sides[1].precision.choose({"quantization": "int8"})
     window.start.click()
@@ -246,18 +255,20 @@ def test_a_comparison_is_kept_as_a_run_and_goes_on_as_a_chat(
     assert shown == [side.text.toPlainText() for side in window.columns.sides] and all(shown)
     columns.sides[1].keep.click()
     assert application.pages.chat.current.path()[-1].text == shown[1]
-    assert commands(application)[-1] == "-> int8"  # the side that wrote it
+    assert commands(application.bridge)[-1] == "-> int8"  # the side that wrote it
 
 
-def test_a_prompt_of_the_chat_is_compared(application: Application, window: CompareView) -> None:
+def test_a_prompt_of_the_chat_is_compared(application: Application) -> None:
+    window = in_window(application)
     application.pages.chat_page.composer.set_text("another")
     application.pages.chat_page.composer.compare.click()
     assert window.isVisible() and window.prompt.toPlainText() == "another"
 
 
 def test_the_program_ends_in_the_middle_of_it(
-    qtbot: QtBot, application: Application, window: CompareView, script: Script
+    qtbot: QtBot, application: Application, script: Script
 ) -> None:
+    window = in_window(application)
     script.replies, script.step_s = 200, 0.01
     write(window, "one")
     window.sides[1].precision.choose({"quantization": "int8"})
