@@ -25,6 +25,7 @@ _MARK = "inferdeck-flags:"
 _PROGRAM = r"""
 import argparse, json, sys
 kind, mark = sys.argv[1:]
+sys.argv.append("--help")  # without it vLLM leaves the help of most flags out
 if kind == "vllm":
     try:
         from vllm.entrypoints.launchers.cli_args import make_arg_parser
@@ -55,6 +56,11 @@ def text(value):
         return json.dumps(value)
     except (TypeError, ValueError):
         return str(value)
+def help_of(action):
+    # of a type with known and other values, vLLM puts the known ones here
+    known = action.metavar if isinstance(action.metavar, (list, tuple)) else ()
+    said = (action.help or "").strip().replace("%%", "%")
+    return f"{said}\nKnown values: {', '.join(map(str, known))}." if known else said
 found = []
 for group in parser._action_groups:
     for action in group._group_actions:
@@ -64,8 +70,8 @@ for group in parser._action_groups:
         found.append({
             "flag": flags[0], "aliases": flags[1:], "group": group.title or "",
             "type": getattr(action.type, "__name__", "") if action.type else "",
-            "choices": [text(one) for one in action.choices or ()],
-            "default": text(action.default), "help": (action.help or "").strip(),
+            "choices": [text(one) for one in action.choices or () if one is not None],
+            "default": text(action.default), "help": help_of(action),
             "is_switch": action.nargs == 0 or type(action).__name__ == "BooleanOptionalAction",
         })
 print(mark + json.dumps({"version": version, "flags": found}))
@@ -142,7 +148,7 @@ def read_flags(launch: Launch, version: str = "") -> Flags:
 
 
 def _cache_file(launch: Launch, version: str) -> Path:
-    text = f"{launch.kind}\n{launch.interpreter}\n{version}"
+    text = f"{launch.kind}\n{launch.interpreter}\n{version}\n{_PROGRAM}"
     return data_dir() / f"flags-{hashlib.sha256(text.encode()).hexdigest()[:16]}.json"
 
 

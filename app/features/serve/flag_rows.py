@@ -33,8 +33,8 @@ SEARCH_MS = 200
 BADGE = "restart"
 SEARCH = "Search settings, or add --flag=value"
 MAX_HINT = 110
-_SENTENCE_END = re.compile(r"(?<!\.\w)\.\s+(?![a-z])")
-"""Not that of an abbreviation, such as e.g."""
+_SENTENCE_END = re.compile(r"(?<!\.\w)\.\s+(?![a-z])|\n\s*\n")
+"""Not that of an abbreviation, such as e.g., but that of a paragraph."""
 
 
 class FlagRows(QWidget):
@@ -155,5 +155,5 @@ def _spec(flag: Flag, *, is_known: bool) -> RowSpec:
 
 
 def _first_sentence(text: str) -> str:
-    first = _SENTENCE_END.split(text, 1)[0].rstrip(".").replace("\n", " ")
+    first = " ".join(_SENTENCE_END.split(text, maxsplit=1)[0].split()).rstrip(".:")
     return first if len(first) <= MAX_HINT else f"{first[:MAX_HINT]}…"

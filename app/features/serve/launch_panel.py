@@ -28,7 +28,7 @@ START, APPLY, RUNNING = "Start", "Apply", "Running"
 READING = "Reading the settings of {}. The first time takes up to a minute."
 ROUTER = "Router"
 NOT_FOUND = "No Python with {} found. Enter one that has it."
-TYPED = "Add settings as --flag=value."
+NO_IMAGE = "Enter a pulled image to see its settings."
 
 
 class LaunchPanel(QWidget):
@@ -134,7 +134,7 @@ class LaunchPanel(QWidget):
         self._asked = asked
         self._flags_task.cancel()
         if is_image and not launch.image:
-            flags.show_flags(None, TYPED)
+            flags.show_flags(None, NO_IMAGE)
         elif not is_image and not launch.interpreter:
             flags.show_flags(None, NOT_FOUND.format(launch.kind.value))
         elif launch.place is not Place.SSH or launch.host:

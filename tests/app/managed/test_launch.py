@@ -111,6 +111,10 @@ def test_flags_are_read_from_its_parser_once_a_version(launch: Launch, python: P
     assert dtype is not None and dtype.choices == ("auto", "bfloat16", "float32")
     assert eager is not None and eager.is_switch and eager.flag == "--enforce-eager"
     assert found.find("--hidden") is None
+    backend = found.find("--distributed-executor-backend")
+    optional = found.find("--dcp-comm-backend")
+    assert backend is not None and backend.help == "At 50% load.\nKnown values: mp, ray."
+    assert optional is not None and optional.choices == ("a2a", "ag_rs")
     python.write_text("#!/bin/sh\nexit 1\n")
     assert read_flags(launch, "0.32.0") == found
     with pytest.raises(InferdeckError, match="exit code 1"):

@@ -113,7 +113,7 @@ def test_it_is_remembered(
     [
         ("Maximum length. Derived from the model.", "Maximum length"),
         ("A policy (e.g. LRU, etc. as text). Restart it.", "A policy (e.g. LRU, etc. as text)"),
-        ("The number\nof layers.\n\nMore.", "The number of layers"),
+        ("The number\n  of layers:\n\n- one", "The number of layers"),
     ],
 )
 def test_a_hint_is_the_first_sentence_of_a_flags_help(qtbot: QtBot, about: str, hint: str) -> None:

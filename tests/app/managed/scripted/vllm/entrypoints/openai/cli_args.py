@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import sys
+
+NEEDS_HELP = any("--help" in word for word in sys.argv)
+"""As in vllm/engine/arg_utils.py: else most flags have none."""
 
 
 def make_arg_parser(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
@@ -16,8 +20,12 @@ def make_arg_parser(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
     parallel = parser.add_argument_group("ParallelConfig")
     parallel.add_argument(
         "--tensor-parallel-size", "-tp", type=int, default=1,
-        help="Number of tensor parallel groups.",
+        help="Number of tensor parallel groups." if NEEDS_HELP else "",
     )  # fmt: skip
+    parallel.add_argument(
+        "--distributed-executor-backend", type=str, metavar=["mp", "ray"], help="At 50%% load."
+    )
+    parallel.add_argument("--dcp-comm-backend", choices=["a2a", "ag_rs", None])
     scheduler = parser.add_argument_group("SchedulerConfig")
     scheduler.add_argument("--max-num-seqs", type=int)
     parser.add_argument_group("ObservabilityConfig").add_argument("--otlp-traces-endpoint")
