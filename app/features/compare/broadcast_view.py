@@ -20,10 +20,10 @@ from widgets.controls.frames import scroll_by_keys
 from widgets.controls.layouts import button, dressed, hbox, label, vbox
 from widgets.controls.lines import ElidedLine
 from widgets.theme.fonts import scaled
-from widgets.theme.theme import SPACE_1, SPACE_2, theme_notifier
+from widgets.theme.theme import SPACE_1, SPACE_2
 
-LINES, LEAST_WIDTH = 12, 300
-"""Lines of text that a cell shows at least; pixels at the default text size."""
+LEAST_WIDTH = 300
+"""Of a cell: pixels at the default text size."""
 MOST = 64
 FIGURES_MS = 250
 EMPTY = (
@@ -37,6 +37,7 @@ class ReplyCell(ReplyView):
     """A reply with its state and figures. `keep` turns it into a chat."""
 
     reply: Reply
+    least_lines = 12
 
     def __init__(self, reply: Reply, name: str, keep: Callable[[Reply], None]) -> None:
         super().__init__(f"Reply {reply.number} text")
@@ -48,14 +49,8 @@ class ReplyCell(ReplyView):
         self.keep.setAccessibleName(f"Continue reply {reply.number} as chat")
         self.head.addWidget(self.keep)
         self.column.insertWidget(1, self.figures)
-        self.fit()
-        theme_notifier().changed.connect(self.fit)
         self.show_reply(reply)
         self.show_figures()
-
-    def fit(self) -> None:
-        """The least size at this text size: longer replies scroll within."""
-        self.text.setMinimumHeight(LINES * round(1.25 * self.text.fontMetrics().height()))
 
     def show_figures(self) -> None:
         self.figures.set_text(self.reply.summary)

@@ -152,6 +152,8 @@ class Columns(QWidget):
 _COLUMNS = ("Prompt", "Identical", "Continuation (left)", "Continuation (right)")
 _EXCERPT_WIDTH = 150
 _EXCERPT = 40
+LEAST_ROWS = 4
+"""In view."""
 
 
 class PromptTable(QTableWidget):
@@ -169,6 +171,7 @@ class PromptTable(QTableWidget):
         header.setSectionResizeMode(0, QHeaderView.ResizeMode.Stretch)
         header.setSectionResizeMode(1, QHeaderView.ResizeMode.ResizeToContents)
         FittedColumns(header, lambda: dict.fromkeys((2, 3), scaled(_EXCERPT_WIDTH)))
+        header.geometriesChanged.connect(self.updateGeometry)  # taken after this one's fonts
         self.itemSelectionChanged.connect(self.chosen)
         self._take_fonts()
         theme_notifier().changed.connect(self._take_fonts)
@@ -197,9 +200,16 @@ class PromptTable(QTableWidget):
             item.setText(text)
             item.setToolTip(text)
 
+    def minimumSizeHint(self) -> QSize:
+        head = self.horizontalHeader().sizeHint().height() + 2 * self.frameWidth()
+        rows = LEAST_ROWS * self.verticalHeader().defaultSectionSize()
+        return super().minimumSizeHint().expandedTo(QSize(0, head + rows))
+
     def _take_fonts(self) -> None:
         self.setFont(figure_font("small"))
-        self.verticalHeader().setDefaultSectionSize(self.fontMetrics().height() + SPACE_2)
+        row = self.fontMetrics().height() + SPACE_2
+        self.verticalHeader().setDefaultSectionSize(row)
+        self.updateGeometry()
 
 
 def _texts(pair: PromptReplies) -> tuple[str, str, str, str]:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from PySide6.QtCore import QSignalBlocker, Qt, QTimer, Signal
+from PySide6.QtCore import QEvent, QSignalBlocker, Qt, QTimer, Signal
 from PySide6.QtGui import (
     QHideEvent,
+    QKeyEvent,
     QKeySequence,
     QShortcut,
     QShowEvent,
@@ -37,6 +38,9 @@ _EMPTY = "The reply appears here."
 class ReplyView(QFrame):
     """A reply while it is generated: title, the subclass's widgets in `column`, text."""
 
+    least_lines = 6
+    """In view: a longer reply scrolls."""
+
     def __init__(self, name: str) -> None:
         super().__init__()
         self.setProperty("panel", True)
@@ -51,7 +55,16 @@ class ReplyView(QFrame):
         self.text.setWordWrapMode(QTextOption.WrapMode.WrapAtWordBoundaryOrAnywhere)
         margins = (SPACE_3, SPACE_2, SPACE_2, SPACE_2)
         self.column = vbox(self.head, (self.text, 1), of=self, spacing=SPACE_1, margins=margins)
-        theme_notifier().changed.connect(self.show_text)
+        theme_notifier().changed.connect(self.restyle)
+        self._fit()
+
+    def restyle(self) -> None:
+        self._fit()
+        self.show_text()
+
+    def _fit(self) -> None:
+        line = self.text.fontMetrics().height() * _LINE_HEIGHT / 100
+        self.text.setMinimumHeight(round(self.least_lines * line))
 
     def parts(self, reply: Reply) -> list[tuple[str, str, str]]:
         """(text, theme colour, tooltip) of each part; the colour "accent" is a background."""
@@ -91,6 +104,32 @@ class ReplyView(QFrame):
         cursor.insertText(text, look)
 
 
+class PromptField(QPlainTextEdit):
+    """`entered`: Ctrl+Enter, also where a command of the window has these keys."""
+
+    entered = Signal()
+
+    def event(self, event: QEvent) -> bool:
+        if event.type() == QEvent.Type.ShortcutOverride and _is_entered(event):
+            event.accept()
+            return True
+        return super().event(event)
+
+    def keyPressEvent(self, event: QKeyEvent) -> None:
+        if _is_entered(event):
+            self.entered.emit()
+        else:
+            super().keyPressEvent(event)
+
+
+def _is_entered(event: QEvent) -> bool:
+    return (
+        isinstance(event, QKeyEvent)
+        and event.key() in (Qt.Key.Key_Return, Qt.Key.Key_Enter)
+        and bool(event.modifiers() & Qt.KeyboardModifier.ControlModifier)
+    )
+
+
 class PromptView(QWidget):
     """Prompts and replies. Escape stops the run; `left` when there is none to stop."""
 
@@ -108,8 +147,8 @@ class PromptView(QWidget):
         self._runs = runs
         self._timer = QTimer(self, interval=refresh_ms)
         self._timer.timeout.connect(refresh)
-        self.prompt = QPlainTextEdit(tabChangesFocus=True)
-        QShortcut(QKeySequence("Ctrl+Return"), self.prompt, on_return)
+        self.prompt = PromptField(tabChangesFocus=True)
+        self.prompt.entered.connect(on_return)
         escape = QShortcut(QKeySequence("Esc"), self, self._leave)
         escape.setContext(Qt.ShortcutContext.WidgetWithChildrenShortcut)
         self.max_tokens = spin("Max tokens", "Max tokens per reply", 1, 8192, 128)

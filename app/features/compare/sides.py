@@ -18,6 +18,7 @@ from app.storage.profiles import Profile
 from app.window.setting_specs import help_of
 from app.window.settings_store import RecentModel
 from engine.config import SETTINGS, EngineConfig
+from engine.units import precision_name
 from widgets.controls.combo import ElidedCombo, describe_items
 from widgets.controls.layouts import dressed, hbox, label, vbox
 from widgets.controls.lines import ElidedLine
@@ -60,7 +61,7 @@ class PrecisionChoice(QObject):
             box = named_box(f"{_LABELS[name]} ({where} side)", help_of(SETTINGS[name]))
             self.boxes[name] = box
             for value in SETTINGS[name].choices:
-                box.addItem(value, value)
+                box.addItem(precision_name(value), value)
             box.activated.connect(lambda: self.changed.emit())
             self.fields[name] = labelled(_LABELS[name], box)
         self.is_touched = False  # the user chose here
@@ -76,7 +77,7 @@ class PrecisionChoice(QObject):
         """ "int8 weights · KV fp8"."""
         parts = [self.boxes[WEIGHTS].currentText().partition(" · ")[0] + " weights"]
         if self.boxes[HEAD].currentData() != SETTINGS[HEAD].default:
-            parts.append(f"{self.boxes[HEAD].currentData()} head")
+            parts.append(f"{precision_name(self.boxes[HEAD].currentData())} head")
         if KV in self.boxes and self.boxes[KV].currentData() != SETTINGS[KV].default:
             parts.append(f"KV {self.boxes[KV].currentText()}")
         return " · ".join(parts)
@@ -104,7 +105,7 @@ class PrecisionChoice(QObject):
         for name, box in self.boxes.items():
             titles = {"auto": "checkpoint precision"} if name == WEIGHTS else {}
             values = SETTINGS[name].choices
-            describe_items(box, [(value, titles.get(value, value), "") for value in values])
+            describe_items(box, [(v, titles.get(v, precision_name(v)), "") for v in values])
             box.setCurrentIndex(max(0, box.findData(getattr(config, name))))
         self.is_touched = False
 
@@ -115,7 +116,7 @@ class PrecisionChoice(QObject):
         for name, value in settings.items():
             box = self.boxes[name]
             if box.findData(value) < 0:
-                box.addItem(f"{value}", value)
+                box.addItem(precision_name(f"{value}"), value)
             box.setCurrentIndex(box.findData(value))
 
 

@@ -36,6 +36,7 @@ from app.storage.json_file import write_whole
 from app.window.settings_store import RecentModel, SettingsStore
 from engine.errors import ErrorInfo
 from engine.evaluate.task import PROMPT_LINES, RAW_PROMPTS, PromptLine, read_prompts
+from widgets.controls.frames import scroll_area
 from widgets.controls.layouts import STRETCH, button, dressed, hbox, label, vbox
 from widgets.controls.lines import ElidedLine
 from widgets.theme.fonts import scaled
@@ -134,7 +135,10 @@ class CompareView(PromptView):
         split.setStretchFactor(1, 1)
         split.setSizes([120, 400])
         lines = vbox(self.status, self.placement, spacing=0)
-        vbox(sides, self.prompt, self._options, row, lines, (split, 1), of=self)
+        page = dressed(QWidget(), bare=True)
+        vbox(sides, self.prompt, self._options, row, lines, (split, 1), of=page)
+        self.area = scroll_area(page)  # in a low window
+        vbox(self.area, of=self)
 
     def _show_more(self, is_on: bool) -> None:
         self._options.setVisible(is_on)
@@ -187,6 +191,7 @@ class CompareView(PromptView):
             self._set_options()
             self._runner.start(prompts, self.setups)
             self._waiting = []
+            self.area.ensureWidgetVisible(self.columns)
 
     def _set_options(self) -> None:
         self._runner.stays = not self.back.isChecked()

@@ -143,6 +143,19 @@ def test_lines_are_prompts_and_one_is_kept_as_a_chat(
     qtbot.waitUntil(lambda: len(chat.path()) == 4 and not chat.open_replies, timeout=5000)
 
 
+def test_ctrl_enter_sends_here_and_not_in_the_chat(
+    qtbot: QtBot, application: Application, window: BroadcastView
+) -> None:
+    """The keys of a command too: Qt starts neither of two."""
+    keys = application.window.commands.action("chat.regenerate").shortcut()
+    assert keys.toString() == "Ctrl+Return"
+    window.prompt.setPlainText("Tell me")
+    window.prompt.setFocus()
+    qtbot.keyClick(window.prompt, Qt.Key.Key_Return, Qt.KeyboardModifier.ControlModifier)
+    wait_for_end(qtbot, window)
+    assert len(window.cells) == 8 and not application.pages.chat.current.path()
+
+
 def test_all_are_stopped_and_what_was_written_stays(
     qtbot: QtBot, window: BroadcastView, script: Script
 ) -> None:

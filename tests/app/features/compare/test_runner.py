@@ -8,6 +8,7 @@ import os
 from pathlib import Path
 
 import pytest
+from PySide6.QtWidgets import QApplication
 from pytestqt.qtbot import QtBot
 
 from app.features.compare.replies import Stage
@@ -19,9 +20,10 @@ from app.storage.run_records import Kind, State
 from engine import messages
 from tests.app.fakes import FakeEngineThread, Script
 from tests.app.parts import Parts, parts
-from tests.app.window_fixtures import application
+from tests.app.window_fixtures import application, usual_text
+from widgets.theme.theme import apply_text_size
 
-__all__ = ["application", "parts"]
+__all__ = ["application", "parts", "usual_text"]
 
 OPENS = "/models/tiny"
 
@@ -276,3 +278,23 @@ def test_the_program_ends_in_the_middle_of_it(
     qtbot.waitUntil(lambda: application.bridge.is_ready and window._timer.isActive(), timeout=3000)
     application.window.close()
     assert not window._timer.isActive()
+
+
+def test_a_low_window_with_large_text_scrolls_to_the_replies(
+    qtbot: QtBot, qapp: QApplication, application: Application
+) -> None:
+    window = in_window(application)
+    apply_text_size(qapp, 160)
+    application.window.resize(1000, 640)
+    window.sides[1].precision.choose({"quantization": "int8"})
+    write(window, "one", "two", "three", "four")
+    window.start.click()
+    wait_for_end(qtbot, window)
+    bar = window.area.verticalScrollBar()
+    assert bar.maximum() > 0 and bar.value() > 0
+    for box in window.sides[0].precision.boxes.values():  # not squeezed
+        assert box.isHidden() or box.height() >= box.minimumSizeHint().height()
+    for side in window.columns.sides:
+        line = side.text.fontMetrics().height()
+        assert side.text.viewport().height() >= side.least_lines * line
+    assert window.table.verticalScrollBar().maximum() == 0  # all 4 rows
