@@ -60,6 +60,7 @@ class EngineStatus(QObject):
 
     def __init__(self, app: Application) -> None:
         super().__init__(app.window)
+        self._app = app
         bridge = self._bridge = app.bridge
         self._session, self._notices = app.session, app.notices
         self._strip, self._load_strip, self._charts = app.strip, app.load_strip, app.charts
@@ -111,7 +112,10 @@ class EngineStatus(QObject):
         if before:  # the charts keep the previous model's figures for comparison
             same = "again" if before == event.model.name else f"after {before}"
             details = (f"{event.model.name} loaded {same}",)
-            self._charts.mark(event.model.name, MarkKind.MODEL, details)
+            if change := self._app.pages.server.switch.take_change():
+                self._charts.mark(change, MarkKind.SETTING, details)
+            else:
+                self._charts.mark(event.model.name, MarkKind.MODEL, details)
 
     def _on_progress(self, progress: messages.LoadProgress) -> None:
         if self._load_strip.isHidden():  # a setting reloads the model

@@ -113,6 +113,20 @@ def parallel_flags(stored: Mapping[str, object]) -> dict[str, str]:
     return {flag: f"{size}" for flag, size in sizes if isinstance(size, int) and size > 1}
 
 
+def changes_text(before: Launch, now: Launch) -> str:
+    """ "max-num-seqs default → 8"; "" where the settings are the same."""
+
+    def value(launch: Launch, flag: str) -> str:
+        return (launch.settings[flag] or "on") if flag in launch.settings else "default"
+
+    flags = dict.fromkeys([*before.settings, *now.settings])
+    values = {flag: (value(before, flag), value(now, flag)) for flag in flags}
+    return ", ".join(
+        f"{flag.removeprefix('--')} {old} → {new}"
+        for flag, (old, new) in values.items() if old != new
+    )  # fmt: skip
+
+
 def parse_environment(text: str) -> dict[str, str] | None:
     """Variables of "A=1 B='two words'"; None where that is not what it is."""
     try:

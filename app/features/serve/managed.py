@@ -23,7 +23,7 @@ from app.features.serve.managed_notices import ManagedNotices
 from app.features.serve.managed_waits import ManagedWaits
 from app.features.serve.switch import EngineSwitch
 from app.managed.command import LOOPBACK, free_port
-from app.managed.launch import Launch
+from app.managed.launch import Launch, changes_text
 from app.managed.ports import num_served
 from app.managed.process import ManagedProcess, State, Status
 from engine.errors import ErrorInfo, InferdeckError, describe
@@ -258,12 +258,12 @@ class ManagedEngines(QObject):
     def _swap(self, connection: Connection) -> None:
         """Use the new one, and stop the old one when the window has left it."""
         new = self._beside.take(connection.id)
-        old, is_used = self._processes[connection.id], self._switch.used_id == connection.id
+        old, is_used = self._processes[connection.id], self.is_used(connection.id)
         self._before[connection.id] = new.launch
         self._take(connection, new)
         found = self._store.find(connection.id)
         if is_used and found is not None:
-            self._switch.use(found)
+            self._switch.use(found, changes_text(old.launch, new.launch))
         self._beside.end(old, LEAVING_MS if is_used else 0)
 
     def _on_failed_beside(self, connection_id: str, error: ErrorInfo) -> None:
@@ -305,10 +305,13 @@ class ManagedEngines(QObject):
             return
         status = process.status
         if status.state is State.READY:
+            before = self._before.get(connection_id, process.launch)
             self._before[connection_id] = process.launch
             if connection_id in self._to_use:
                 self._to_use.discard(connection_id)
-                self._switch.use(connection)
+                is_again = self.is_used(connection_id)
+                change = changes_text(before, process.launch) if is_again else ""
+                self._switch.use(connection, change)
         elif not status.is_running and connection_id in self._to_restart:
             self._to_restart.discard(connection_id)
             self._start(connection_id)

@@ -54,7 +54,7 @@ class EngineSwitch(QObject):
         self._task: Task | None = None
         self._own: RecentModel | None = None  # what was open here last
         self._is_away = False
-        self._note = ""
+        self._note = self._change = ""
         self.current: Connection | None = None
         """The connection in use; None: the local engine, or one from the command line."""
         store.keys.arrived.connect(self._on_key)
@@ -72,15 +72,16 @@ class EngineSwitch(QObject):
 
     # What the user does ------------------------------------------------------------------------
 
-    def use(self, connection: Connection) -> None:
-        """Use that engine. Chats are kept; running replies stop."""
+    def use(self, connection: Connection, change: str = "") -> None:
+        """Use that engine. Chats are kept; running replies stop. change: of the settings of the
+        engine in use."""
         if self._task is not None:
             self._task.cancel()
         self.notice_gone.emit(NOTICE)
         if self._is_own(connection.base_url):
             self._complain(connection, OWN)
             return
-        self._wanted = connection
+        self._wanted, self._change = connection, change
         self.store.keys.fetch(connection.key_name)
 
     def back(self) -> None:
@@ -92,6 +93,12 @@ class EngineSwitch(QObject):
         """The consequences of the last switch to a remote engine; "" once they were taken."""
         note, self._note = self._note, ""
         return note
+
+    def take_change(self) -> str:
+        """The change of settings with which the engine in use was started again; "" once it was
+        taken."""
+        change, self._change = self._change, ""
+        return change
 
     # On the way --------------------------------------------------------------------------------
 
@@ -157,6 +164,7 @@ class EngineSwitch(QObject):
             self._session.open(own.path, own.load_format, own.settings)
 
     def _complain(self, connection: Connection, error: ErrorInfo) -> None:
+        self._change = ""
         actions = [("Edit connection", lambda: self.edit_wanted.emit(connection.id))]
         if self._bridge.is_remote:
             actions.append(("Use local engine", self.back))

@@ -33,6 +33,10 @@ def no_room(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(beside, "has_room_beside", lambda pid: False)
 
 
+CHANGE = "max-num-seqs default → 8"
+"""How the charts name it."""
+
+
 def change(page: ServerPage) -> None:
     """A setting, in the form."""
     panel = page.connections.launches
@@ -58,6 +62,7 @@ def test_apply_starts_the_new_one_beside_the_old(
     connection = page.store.find(known)
     assert connection is not None and connection.base_url != address.base_url
     qtbot.waitUntil(lambda: application.bridge.is_ready, timeout=WAIT_MS)
+    assert application.charts.marks.marks[-1].text == CHANGE
     application.pages.chat_page.new_chat()
     application.pages.chat_page.send("hello")
     qtbot.waitUntil(lambda: reply(application).state is ReplyState.COMPLETE, timeout=WAIT_MS)
@@ -67,7 +72,7 @@ def test_apply_starts_the_new_one_beside_the_old(
 
 
 def test_apply_restarts_at_the_same_address_where_memory_is_short(
-    qtbot: QtBot, page: ServerPage, launch: Launch, no_room: None
+    qtbot: QtBot, page: ServerPage, application: Application, launch: Launch, no_room: None
 ) -> None:
     known = run(qtbot, page, launch)
     first, address = engine_of(page, known), page.store.find(known)
@@ -77,6 +82,8 @@ def test_apply_restarts_at_the_same_address_where_memory_is_short(
     assert "--max-num-seqs=8" in engine_of(page, known).cmdline()
     qtbot.waitUntil(lambda: page.switch.used_id == known, timeout=WAIT_MS)
     assert page.store.find(known) == address
+    marks = application.charts.marks
+    qtbot.waitUntil(lambda: [one.text for one in marks.marks] == [CHANGE], timeout=WAIT_MS)
 
 
 def test_settings_that_fail_beside_leave_the_old_one_as_it_was(
