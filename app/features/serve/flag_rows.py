@@ -18,11 +18,12 @@ from widgets.theme.theme import SPACE_3
 
 ESSENTIAL = (
     "--tensor-parallel-size", "--tp-size", "--pipeline-parallel-size", "--pp-size",
-    "--data-parallel-size", "--dp-size", "--max-model-len", "--context-length",
-    "--gpu-memory-utilization", "--mem-fraction-static", "--max-num-seqs",
-    "--max-running-requests", "--max-num-batched-tokens", "--quantization", "--kv-cache-dtype",
-    "--speculative-config", "--policy", "--cache-threshold", "--balance-abs-threshold",
-    "--balance-rel-threshold", "--max-concurrent-requests",
+    "--data-parallel-size", "--dp-size", "--enable-expert-parallel", "--expert-parallel-size",
+    "--ep-size", "--max-model-len", "--context-length", "--gpu-memory-utilization",
+    "--mem-fraction-static", "--max-num-seqs", "--max-running-requests",
+    "--max-num-batched-tokens", "--quantization", "--kv-cache-dtype", "--speculative-config",
+    "--speculative-algorithm", "--enable-lora", "--policy", "--cache-threshold",
+    "--balance-abs-threshold", "--balance-rel-threshold", "--max-concurrent-requests",
 )  # fmt: skip
 """Shown without a search, of vLLM, SGLang and vLLM's router."""
 OWN = ("--host", "--port", "--model", "--model-path", "--config", "--worker-urls",

@@ -149,6 +149,8 @@ class LaunchForm(QWidget):
             self.flags.show_values(launch.settings)
             self.stays.setChecked(launch.stays)
             self.traces.setChecked(launch.traces)
+            for _, line in self.fields.values():
+                line.setCursorPosition(0)  # a long text shows its begin
         self.show_problems(())
         self._fit()
 
