@@ -11,16 +11,16 @@ from app.bench.engines import AWAY, OWN
 from app.features.bench.page import BenchPage
 from app.features.serve import bench_targets
 from app.features.serve.page import ServerPage
-from app.main.application import Application
 from app.managed.launch import Launch
 from app.managed.process import State
 from engine.errors import ErrorInfo
 from tests.app.features.bench.bench_fixtures import page, wait_end
 from tests.app.features.serve.conftest import MemoryKeyring, ring
 from tests.app.managed.conftest import make_environment
-from tests.app.window_fixtures import application, script, usual_text
+from tests.app.parts import Parts, parts
+from tests.app.window_fixtures import script, usual_text
 
-__all__ = ["application", "page", "ring", "script", "usual_text"]
+__all__ = ["page", "parts", "ring", "script", "usual_text"]
 OPENS = "/models/tiny"
 WAIT_MS = 30_000
 
@@ -31,8 +31,8 @@ def launch(tmp_path: Path) -> Launch:
 
 
 @pytest.fixture
-def server(application: Application, ring: MemoryKeyring) -> ServerPage:
-    return application.pages.server
+def server(parts: Parts, ring: MemoryKeyring) -> ServerPage:
+    return parts.server
 
 
 def compare(qtbot: QtBot, page: BenchPage, *names: str) -> list[str]:
