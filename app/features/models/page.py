@@ -148,6 +148,8 @@ class ModelsPage(QWidget):
     def show_open(self, path: str) -> None:
         """Mark the open model in the list; "" for none."""
         self.library.list.show_open(path)
+        if self.isVisible():
+            self.library.list.choose_open()
         self._offer()
 
     def open_downloaded(self, path: str) -> None:
@@ -177,6 +179,7 @@ class ModelsPage(QWidget):
 
     def showEvent(self, event: QShowEvent) -> None:
         super().showEvent(event)
+        self.library.list.choose_open()
         self.library.reload()  # other programs download as well
 
     # One model ---------------------------------------------------------------------------------

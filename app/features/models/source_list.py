@@ -76,6 +76,13 @@ class SourceList(QListWidget):
             self._open = path
             self._renew(list(self._rows()), again=True)
 
+    def choose_open(self) -> None:
+        """Select the open model, if it is listed and nothing is selected."""
+        if self.source is None:
+            for source in self.sources:
+                if source.path == self._open:
+                    self.choose(source)
+
     @property
     def source(self) -> ModelSource | None:
         item = self.currentItem()

@@ -181,7 +181,8 @@ class WelcomePage(QFrame):
         super().resizeEvent(event)
         directions = QBoxLayout.Direction
         is_narrow = self.width() < scaled(NARROW)
-        self._columns.setDirection(directions.TopToBottom if is_narrow else directions.LeftToRight)
+        # one below the other: the ways to start come first
+        self._columns.setDirection(directions.BottomToTop if is_narrow else directions.LeftToRight)
 
     def _on_facts(self, facts: MachineFacts) -> None:
         self._show_rows(facts.rows)

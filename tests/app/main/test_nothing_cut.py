@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from PySide6.QtWidgets import QPushButton
 from pytestqt.qtbot import QtBot
 
 from app.features.serve.page import OTHERS, SERVE
@@ -72,6 +73,8 @@ def test_the_first_page_and_a_models_card(
     place.show_welcome()
     qtbot.waitUntil(place.welcome.fits.isVisible, timeout=WAIT_MS)
     expect_whole(qtbot, window)
+    start = place.welcome.findChildren(QPushButton)[1]  # the first is "Show models"
+    assert not start.visibleRegion().isEmpty()  # without scrolling
     place.page.open_model(shape_sources()[0].path)
     qtbot.waitUntil(lambda: not place.page.detail.fits.isHidden(), timeout=WAIT_MS)
     expect_whole(qtbot, window)

@@ -50,6 +50,21 @@ def test_the_window_opens_before_the_model_and_loads_the_starter(
     assert application.pages.chat_page.model_notice.text().startswith(STARTER_NOTE)
 
 
+def test_the_models_page_begins_with_the_open_model(
+    qtbot: QtBot, application: Application
+) -> None:
+    page, window = application.pages.models_place.page, application.window
+    with qtbot.waitSignal(application.bridge.loaded, timeout=5000):
+        application.startup.open_first_model({})
+    window.show_widget(application.pages.models_place)
+    assert page.source is not None and page.source.path == str(starter_model())
+    other = next(s for s in page.library.list.sources if s.path != str(starter_model()))
+    page.library.list.choose(other)
+    window.show_widget(application.pages.chat_page)
+    window.show_widget(application.pages.models_place)
+    assert page.source == other  # the user's choice stays
+
+
 def test_random_weights_are_called_so(qtbot: QtBot, application: Application) -> None:
     with qtbot.waitSignal(application.bridge.loaded, timeout=5000):
         application.session.open("/shapes/x", "dummy")
