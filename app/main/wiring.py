@@ -174,6 +174,9 @@ def _connect_panels(app: Application) -> None:
             charts.update_gpus(at, gpus)
 
     app.gpu.figures.connect(show_gpus)
+    server = app.pages.server
+    panel.commands.is_run_here = lambda: server.engines.is_running(server.switch.used_id)
+    panel.edit_wanted.connect(lambda: server.edit(server.switch.used_id))
     _connect_forecasts(app)
 
 

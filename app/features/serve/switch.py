@@ -121,9 +121,10 @@ class EngineSwitch(QObject):
             connection = replace(connection, server_type=probe.server_type, version=probe.version)
             if self.store.find(connection.id) is not None:
                 self.store.keep(connection)
+        note = ""
         if not self._bridge.is_remote:
             self._own = self._session.latest
-        note = f"{SWITCHED} {SERVER_STOPS}" if self._is_serving() else SWITCHED
+            note = f"{SWITCHED} {SERVER_STOPS}" if self._is_serving() else SWITCHED
         try:
             if connection.server_type is ServerType.INFERDECK:
                 from app.clients.attached import attach

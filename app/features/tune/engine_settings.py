@@ -32,7 +32,7 @@ from engine import messages
 from engine.config import SETTINGS, Change, EngineConfig
 from engine.snapshot import EngineSnapshot, Part
 from widgets.controls.buttons import IconButton
-from widgets.controls.layouts import Label, button, dressed, hbox, vbox
+from widgets.controls.layouts import STRETCH, Label, button, dressed, hbox, vbox
 from widgets.controls.number_control import NumberControl
 from widgets.controls.paths import PathControl
 from widgets.controls.setting_row import ChoiceControl, HintTone, SettingRow
@@ -58,6 +58,7 @@ class EngineSettingsPanel(QWidget):
 
     actions_changed = Signal()  # something may have become possible or impossible
     notice = Signal(object)  # Notice
+    edit_wanted = Signal()  # the settings of an engine that this window runs
 
     def __init__(
         self,
@@ -85,6 +86,10 @@ class EngineSettingsPanel(QWidget):
         self.list.refused.connect(self._on_out_of_range)
         self._unreported = Label(wordWrap=True, alignment=Qt.AlignmentFlag.AlignCenter)
         dressed(self._unreported, role="small").setContentsMargins(SPACE_3, 0, SPACE_3, 0)
+        self.edit = button("Edit settings", self.edit_wanted.emit)
+        self._elsewhere = QWidget()
+        inner = hbox(STRETCH, self.edit, STRETCH)
+        vbox(STRETCH, self._unreported, inner, STRETCH, of=self._elsewhere, spacing=SPACE_3)
         self.rows: dict[str, SettingRow] = self.list.rows
         self.precision = PrecisionGuide(bridge, self.rows, times, self)
         self._remarks = RowRemarks(self.model, self.precision, metrics)
@@ -94,7 +99,7 @@ class EngineSettingsPanel(QWidget):
         assert isinstance(path, PathControl)
         self.drafts = DraftModels(path, recent, self)
         foot = self._make_foot(profiles)
-        vbox((self.list, 1), (self._unreported, 1), foot, of=self, spacing=0)
+        vbox((self.list, 1), (self._elsewhere, 1), foot, of=self, spacing=0)
         self._fit()
         theme_notifier().changed.connect(self._fit)
         for name in WITH_CEILING:  # avoids rows moving with the first reply
@@ -275,7 +280,8 @@ class EngineSettingsPanel(QWidget):
     def _show_values(self) -> None:
         reason = self.commands.unreported
         self._unreported.setText(reason)
-        self._unreported.setVisible(bool(reason))
+        self._elsewhere.setVisible(bool(reason))
+        self.edit.setVisible(self.commands.is_run_here())
         self.list.setVisible(not reason)
         self._remarks.plan = self._bridge.plan
         layers, model = self.rows[LAYERS].control, self._bridge.model

@@ -6,7 +6,7 @@ collected and applied together (see `SettingsModel`).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from PySide6.QtCore import QObject, QTimer, Signal
@@ -54,6 +54,8 @@ class SettingsCommands(QObject):
         super().__init__(parent)
         self._bridge, self._model = bridge, model
         self._precision, self._remarks = precision, remarks
+        self.is_run_here: Callable[[], bool] = lambda: False
+        """Whether this window runs the remote engine in use."""
         self.pending: dict[str, Any] = {}
         self._delay = QTimer(self, singleShot=True, interval=LIVE_DELAY_MS)
         self._delay.timeout.connect(self._send_live)
@@ -73,7 +75,10 @@ class SettingsCommands(QObject):
         model = self._bridge.model
         if model is None or model.is_described:
             return ""
-        return f"{server_name(model.device)} does not report settings. Change them on the server."
+        name = server_name(model.device)
+        if self.is_run_here():
+            return f"{name} takes new settings with a restart."
+        return f"{name} does not report settings. Change them on the server."
 
     @property
     def why_not(self) -> str:

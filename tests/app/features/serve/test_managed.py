@@ -14,7 +14,7 @@ from app.features.chat.conversation import State as ReplyState
 from app.features.serve.launch_panel import START
 from app.features.serve.managed import ManagedEngines
 from app.features.serve.managed_card import ManagedCard
-from app.features.serve.page import ServerPage
+from app.features.serve.page import OTHERS, ServerPage
 from app.features.serve.switch import use_id
 from app.main.application import Application
 from app.main.engine_status import LOADED
@@ -50,6 +50,10 @@ def test_a_started_engine_is_used_and_ends_with_stop(
     assert connection is not None and isinstance(card, ManagedCard)
     assert page.switch.is_elsewhere and connection.server_type is ServerType.VLLM
     assert not card.use.isEnabled() and card.stop.isEnabled()
+    settings = application.engine_settings
+    assert not settings.edit.isHidden()
+    settings.edit.click()
+    assert page.tabs.currentIndex() == OTHERS and page.connections.launches._chosen == known
     page.cards.show_log(known)
     view = page.cards.log.view
     qtbot.waitUntil(lambda: "Application startup complete." in view.toPlainText())
