@@ -78,9 +78,9 @@ def test_a_container_gets_the_gpus_of_this_machine(
     without = command_words(launch, 8000, "name")
     (tmp_path / "nvidia-smi").touch(0o755)
     words = command_words(launch, 8000, "name")
-    begin = words.index(gpus[0], words.index("-p"))
+    begin = words.index(gpus[0], words.index("--rm"))
     assert words[begin : begin + len(gpus)] == gpus
-    assert not set(gpus[:2]) & set(without[without.index("-p") :])
+    assert not set(gpus[:2]) & set(without[without.index("--rm") :])
 
 
 def test_traces_are_for_a_vllm_that_can_reach_the_window() -> None:
