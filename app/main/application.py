@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from PySide6.QtCore import QObject
@@ -235,7 +236,7 @@ class Application(QObject):
                 bridge, settings, self.metrics, self._clock, self._marks, self.charts.group.cursor
             ),
             self.views.make_page(Tab("Recordings", "recordings", self.recordings_panel)),
-            ModelsPages(models, WelcomePage(in_use, estimate)),
+            ModelsPages(models, partial(WelcomePage, in_use, estimate)),
             runs,
             BenchPage(
                 bridge, runs.book, self.engine_settings,
@@ -306,7 +307,7 @@ class Application(QObject):
         )  # fmt: skip
         self.pages.bench.wants_front.connect(lambda: window.show_widget(self.pages.bench))
         self.pages.chat_page.empty.add_offer(self.lessons.offer)
-        self.pages.models_place.welcome.lessons.connect(self.lessons.start_first)
+        self.pages.models_place.lessons_wanted.connect(self.lessons.start_first)
         add(*self.lessons.commands())
         self.layouts = LayoutController(
             self.layout_store, settings, window.docks, window.commands, lambda: window.page.name,

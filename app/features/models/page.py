@@ -12,6 +12,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import cached_property
 from typing import Any, Protocol
 
 from PySide6.QtCore import Qt, Signal
@@ -339,22 +340,30 @@ class ModelsPage(QWidget):
 
 class ModelsPages(QStackedWidget):
     """The Models page, or the welcome page in its place. `wants_front` as of the page;
-    `chat_wanted` for a chat with the demo model."""
+    `chat_wanted` for a chat with the demo model; `lessons_wanted` for the first lesson."""
 
     wants_front = Signal()
     chat_wanted = Signal()
+    lessons_wanted = Signal()
 
-    def __init__(self, page: ModelsPage, welcome: WelcomePage) -> None:
+    def __init__(self, page: ModelsPage, make_welcome: Callable[[], WelcomePage]) -> None:
         super().__init__()
-        self.page, self.welcome = page, welcome
+        self.page, self._make_welcome = page, make_welcome
         self.addWidget(page)
-        self.addWidget(welcome)
         page.wants_front.connect(self._show_page)
+
+    @cached_property
+    def welcome(self) -> WelcomePage:
+        """Made when it is first shown: most starts do without."""
+        welcome, page = self._make_welcome(), self.page
+        self.addWidget(welcome)
         welcome.left.connect(self._show_page)
         welcome.hub.connect(page.show_hub)
         welcome.folder.connect(page.add_folder)
         welcome.shapes.connect(lambda: page.open_model(shape_sources()[0].path))
         welcome.chat.connect(self.chat_wanted)
+        welcome.lessons.connect(self.lessons_wanted)
+        return welcome
 
     def commands(self) -> list[Command]:
         welcome = Command("help.welcome", "Welcome", self.show_welcome, "Help", section="help")
