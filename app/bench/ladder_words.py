@@ -91,7 +91,11 @@ def _continuous(rung: Rung, below: Rung) -> str:
             f"Of {counted(users, 'user')}, static batches ran {figure(before)} per step, "
             f"continuous ones {figure(now)}."
         )
-    return f"Not used by this load: static batches were as full ({figure(before)} per step)."
+    full = f"static batches were as full ({figure(before)} per step)"
+    if rung.users > below.users:
+        at = counted(users, "user")
+        return f"With {at}, {full}. With more, requests do not wait for a batch to end."
+    return f"Not used by this load: {full}."
 
 
 def _paged(rung: Rung, below: Rung) -> str:

@@ -277,6 +277,15 @@ def test_a_rung_that_only_raises_the_throughput_paid() -> None:
     assert f" {found['weights'].title} " in answer(ladder.rungs, GOALS)
 
 
+def test_continuous_batching_that_serves_more_users_is_used() -> None:
+    """Even where static batches were as full with as many users as they could serve."""
+    rung = (ladder := climb(users=(1,))).rungs[1]
+    before = why(rung, ladder.rungs)
+    more = dataclasses.replace(rung, users=2)
+    words = why(more, [ladder.rungs[0], more])
+    assert "1 user" in words and "1 user" not in before
+
+
 def test_a_stored_ladder_comes_back_whole(tmp_path: Path) -> None:
     made, store = result_of(climb()), RunStore(tmp_path)
     kept = store.add(to_run(made))
