@@ -120,6 +120,8 @@ def tab_through(before: QWidget, *then: QWidget) -> None:
     last = before
     while then and last.focusPolicy() is Qt.FocusPolicy.NoFocus:
         last = last.previousInFocusChain() or then[-1]
+        if last is before:  # nothing in this window takes focus
+            break
     for one in then:
         QWidget.setTabOrder(last, one)
         last = one
