@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 
-from PySide6.QtCore import QObject, QSize, Qt, Signal
+from PySide6.QtCore import QEvent, QObject, QSize, Qt, Signal
 from PySide6.QtGui import QCloseEvent, QDragEnterEvent, QDropEvent, QKeyEvent
 from PySide6.QtWidgets import QDialog, QMainWindow, QPushButton, QToolButton, QWidget
 
@@ -55,6 +55,7 @@ class MainWindow(QMainWindow):
 
     closing = Signal()
     model_dropped = Signal(str)  # path
+    _focused: QWidget | None = None  # when the key that comes now was pressed
 
     def __init__(
         self,
@@ -158,11 +159,18 @@ class MainWindow(QMainWindow):
 
     # The window itself -------------------------------------------------------------------------
 
+    def event(self, event: QEvent) -> bool:
+        if event.type() == QEvent.Type.ShortcutOverride:  # comes before each key
+            self._focused = self.focusWidget()
+        return super().event(event)
+
     def keyPressEvent(self, event: QKeyEvent) -> None:
-        """Enter presses the focused button, as Space does: Qt does so in dialogs alone."""
-        focused = self.focusWidget()
+        """Enter presses the focused button, as Space does: Qt does so in dialogs alone. Not one
+        to which the focus went by this key, as from a list that it closes."""
+        focused, self._focused = self._focused, None
         is_enter = event.key() in (Qt.Key.Key_Return, Qt.Key.Key_Enter)
-        if is_enter and isinstance(focused, QPushButton | QToolButton):
+        is_same = focused is self.focusWidget()
+        if is_enter and is_same and isinstance(focused, QPushButton | QToolButton):
             if not event.isAutoRepeat():
                 focused.click()
             return

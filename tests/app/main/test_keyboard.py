@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from PySide6.QtCore import Qt
-from PySide6.QtWidgets import QApplication, QPushButton, QToolButton, QWidget
+from PySide6.QtWidgets import QApplication, QLineEdit, QPushButton, QToolButton, QWidget
 from pytestqt.qtbot import QtBot
 
 from app.main.application import Application
@@ -51,6 +51,23 @@ def test_enter_presses_a_button_once_each(
     plain.setEnabled(False)  # the focus goes on: Enter is the next widget's
     qtbot.keyClick(application.window, key)
     assert pressed[:2] == ["plain", "tool"] and "plain" not in pressed[2:]
+
+
+def test_enter_does_not_press_where_it_moves_the_focus(
+    qtbot: QtBot, application: Application
+) -> None:
+    """As Enter in a list that closes, whose opener gets the focus back."""
+    pressed: list[str] = []
+    plain, field = button("Plain", lambda: pressed.append("plain")), QLineEdit()
+    field.returnPressed.connect(plain.setFocus)
+    for one in (plain, field):
+        one.setParent(application.pages.chat_page)
+        one.show()
+    field.setFocus()
+    qtbot.keyClick(field, Qt.Key.Key_Return)
+    assert plain.hasFocus() and not pressed
+    qtbot.keyClick(plain, Qt.Key.Key_Return)
+    assert pressed == ["plain"]
 
 
 def test_tab_goes_from_the_suggestions_to_the_offer_and_the_message(
