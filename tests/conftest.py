@@ -101,6 +101,17 @@ _folders = itertools.count()
 QT_FIXTURES = {"qapp", "qtbot", "qapp_cls", "qtlog", "qtmodeltester"}
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Tests that say how many `seconds` they take come first, the longest at the beginning: at the
+    end, other processors would wait for them."""
+    items.sort(key=lambda item: -_seconds(item))
+
+
+def _seconds(item: pytest.Item) -> float:
+    marker = item.get_closest_marker("slow")
+    return 0.0 if marker is None else float(marker.kwargs.get("seconds", 0.0))
+
+
 def pytest_unconfigure() -> None:
     heap.restore()
     if "tests.encoders" in sys.modules:

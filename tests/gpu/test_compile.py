@@ -20,7 +20,7 @@ KERNELS = {
 }  # fmt: skip
 
 
-@pytest.mark.slow
+@pytest.mark.slow(seconds=60)
 @pytest.mark.skipif(torch.cuda.is_available(), reason="they are compiled and run natively here")
 def test_every_kernel_compiles_without_spilling_registers(tmp_path: Path) -> None:
     """In a process of its own: in this one the interpreter stands in the compiler's place."""

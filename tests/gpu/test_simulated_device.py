@@ -15,7 +15,7 @@ import pytest
 import torch
 
 pytestmark = [
-    pytest.mark.slow,
+    pytest.mark.slow(seconds=100),
     pytest.mark.skipif(
         torch.cuda.is_available() or sys.platform != "linux",
         reason="nothing is simulated where there is a GPU, or torch's libraries have other names",
