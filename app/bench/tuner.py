@@ -4,14 +4,16 @@ torch.
     start     the points that a prediction ranks first, and the middle of each axis
     climb     from the best so far along one axis after the other, cheap changes first (live, cache
               rebuild, reload), until a pass over the axes finds nothing better
+    restart   while nothing meets the goals: climb from the point farthest from all measured ones
     confirm   what the measured noise leaves among the best runs again, until one remains
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 import statistics
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
 
 from app.bench.goals import Goals
@@ -82,20 +84,32 @@ class Tuner:
                 yield self._trial(point, points)
         passed: set[Place] = set()
         while True:
-            while (before := self._best_place(points)) not in passed:
-                passed.add(before)
-                for number in self._cheap_first:
-                    for step in (1, -1):
-                        yield from self._walk(points, number, step)
+            yield from self._climb(points, self._best_place(points), passed)
+            while not any(self._hope(point)[0] for point in points):
+                farthest = self._farthest(points)
+                if farthest is None:
+                    return
+                yield self._trial(points[self._index(farthest)], points)
+                yield from self._climb(points, farthest, passed)
             again = self._in_doubt(points)
             if again is None:
                 return
             yield Trial(again)
 
-    def _walk(self, points: Sequence[Point], number: int, step: int) -> Iterator[Trial]:
-        """From the best point along an axis, until a value is worse. Values without an order are
-        all tried."""
-        best = place = self._best_place(points)
+    def _climb(self, points: Sequence[Point], best: Place, passed: set[Place]) -> Iterator[Trial]:
+        while best not in passed:
+            passed.add(best)
+            for number in self._cheap_first:
+                for step in (1, -1):
+                    best = yield from self._walk(points, best, number, step)
+
+    def _walk(
+        self, points: Sequence[Point], start: Place, number: int, step: int
+    ) -> Generator[Trial, None, Place]:
+        """From a point along an axis, until a value is worse; returns the best place. Values
+        without an order are all tried."""
+        hope = lambda place: self._hope(points[self._index(place)])
+        best = place = start
         values = self.axes[number].values
         is_ordered = all(isinstance(value, int | float) for value in values)
         while 0 <= place[number] + step < len(values):
@@ -103,8 +117,23 @@ class Tuner:
             point = points[self._index(place)]
             if not point.figures and not point.error:
                 yield self._trial(point, points)
-            if is_ordered and self._hope(point) < self._hope(points[self._index(best)]):
-                return
+            if hope(place) > hope(best):
+                best = place
+            elif is_ordered and hope(place) < hope(start):
+                break
+        return best
+
+    def _farthest(self, points: Sequence[Point]) -> Place | None:
+        """The place without a run whose nearest one with a run is farthest, in lengths of the
+        axes; None where all ran."""
+        places = list(itertools.product(*(range(len(axis.values)) for axis in self.axes)))
+        ran = [p for p in places if (point := points[self._index(p)]).figures or point.error]
+        distance = lambda one, other: sum(
+            abs(a - b) / max(1, len(axis.values) - 1)
+            for a, b, axis in zip(one, other, self.axes, strict=True)
+        )
+        left = [place for place in places if place not in ran]
+        return max(left, key=lambda p: min(distance(p, other) for other in ran), default=None)
 
     def _trial(self, point: Point, points: Sequence[Point]) -> Trial:
         """Ends early once it cannot come near the best one."""

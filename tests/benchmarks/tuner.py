@@ -255,7 +255,7 @@ def measured_engine(model: str, is_dummy: bool) -> tuple[EngineSnapshot, StepTim
         ]  # fmt: skip
         times = StepTimes.fit(calibrate(engine, plan, changes, clock=clock).samples)
         requests = [
-            WORKLOAD.requests("shared", vocabulary_of(engine), 0, number) for number in range(10)
+            WORKLOAD.requests("shared", vocabulary_of(engine), 0, number) for number in range(41)
         ]
         seconds = [run_load(engine, some, PACE, clock=clock).duration_s for some in requests][1:]
         mean = statistics.fmean(seconds)

@@ -54,6 +54,7 @@ class NoisyBench:
     def __init__(self, seed: int, noise: float = 0.03, broken: Mapping[str, Any] | None = None):
         self.rng, self.noise, self.broken = random.Random(seed), noise, broken
         self.seen: list[dict[str, Any]] = []
+        self.gap = gap_of
         self.memory: Mapping[int, int] = {}  # bytes of the KV cache by block size
         self.limits: list[float] = []
         self.cancel_at = -1
@@ -70,7 +71,7 @@ class NoisyBench:
         if self.broken and self.broken.items() <= settings.items():
             raise ConfigError("Not enough memory.", "Use less.")
         slow = math.exp(self.rng.gauss(0, self.noise))
-        first, gap = slow * first_of(settings), slow * gap_of(settings)
+        first, gap = slow * first_of(settings), slow * self.gap(settings)
         run, batch = EngineRun(weights_bytes=100), settings["max_num_seqs"]
         run.kv_cache_bytes = self.memory.get(settings["block_size"], 0)
         run.observed.peak_kv_usage = batch / 32
@@ -113,6 +114,23 @@ def test_a_prediction_is_where_the_search_begins() -> None:
     search(bench, guess=order).run()
     expected = sorted(EVERY, key=lambda one: -rate_of(one))[:3]
     assert bench.seen[:3] == expected
+
+
+def test_a_search_that_found_nothing_begins_anew_far_away() -> None:
+    def gap(settings: Mapping[str, Any]) -> float:
+        """Least, but not low enough, at 32 requests; low enough at 2 and fewer alone."""
+        num_seqs = settings["max_num_seqs"]
+        return gap_of(settings) if num_seqs <= 2 else 0.1 - 1e-3 * num_seqs
+
+    most_first = lambda points: sorted(points, key=lambda point: -point.settings["max_num_seqs"])
+    for seed in range(5):
+        bench = NoisyBench(seed)
+        bench.gap = gap
+        best = best_under(search(bench, guess=most_first).run(), GOALS)
+        assert best is not None and best.settings["max_num_seqs"] == 2
+        assert rate_of(best.settings) >= 0.9 * max(
+            rate_of(one) for one in EVERY if one["max_num_seqs"] == 2
+        )
 
 
 def test_live_settings_change_before_those_that_rebuild_the_cache() -> None:
