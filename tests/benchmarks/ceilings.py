@@ -1,6 +1,6 @@
 """What settings are estimated to gain, against what they gain.
 
-    python -m tests.benchmarks.ceilings [--model DIR] [--minutes 11] [--json FILE]
+    python -m tests.benchmarks.ceilings [--model DIR] [--minutes 11] [--quick]
 
 Thirty changes of one setting on one model with random weights. Before each change a load runs, and
 the estimate is made from its steps, as the window makes it. Then the setting is changed and the
@@ -10,14 +10,12 @@ of the repeats. A change of weights reloads the model, so all loads run once for
 
 from __future__ import annotations
 
-import argparse
 import itertools
-import json
 import statistics
+import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from app.features.inspect.step_breakdown import StepTracker
@@ -26,7 +24,16 @@ from engine import EngineConfig, LLMEngine, SamplingParams
 from engine.hardware.peaks import peaks_for
 from engine.telemetry.gain import GainEstimate
 from engine.units import duration_text, factor_text
-from tests.benchmarks.report import print_table
+from tests.benchmarks.report import (
+    Goal,
+    arguments,
+    at_least,
+    at_most,
+    context,
+    print_goals,
+    print_table,
+    write_json,
+)
 
 REPEATS = 3
 _SALT = itertools.count()
@@ -239,22 +246,31 @@ def summary(outcomes: Sequence[Outcome]) -> dict[str, Any]:
     }
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+def goals_of(found: Mapping[str, Any]) -> list[Goal]:
+    most = found["num_changes"]
+    return [
+        at_most("gains above the estimate by more than the noise", found["num_exceeded"], 0, ""),
+        at_least("gains within the estimated range and the noise", found["num_within"], most, ""),
+        at_most("upper end of the estimate over the gain, median", found["over_gain"], 1.5, "x"),
+    ]
+
+
+def main() -> int:
+    parser = arguments("Estimated gains of settings against measured ones.")
     parser.add_argument("--model", default=str(shapes_dir() / "qwen3-0.6b"))
     parser.add_argument("--dtype", default="bfloat16")
-    parser.add_argument("--minutes", type=float, default=11.0, help="of measuring, loads aside")
+    parser.add_argument("--minutes", type=float, metavar="N", help="of measuring; default: 11, 4")
     parser.add_argument("--changes", type=int, nargs="*", help="only these, by place from 0")
-    parser.add_argument("--json", type=Path)
     args = parser.parse_args()
     began = time.perf_counter()
     bench = Bench(EngineConfig(
         model=args.model, load_format="dummy", dtype=args.dtype, max_model_len=2048,
         max_num_seqs=16, kv_cache_memory_bytes=2**30, enable_prefix_caching=False,
+        num_threads=args.num_threads,
     ))  # fmt: skip
     planned = changes()
     chosen = planned if args.changes is None else [planned[place] for place in args.changes]
-    outcomes = measure_all(bench, chosen, args.minutes)
+    outcomes = measure_all(bench, chosen, args.minutes or (4.0 if args.quick else 11.0))
     found = summary(outcomes)
     print_table(
         ["setting", "value", "requests", "estimate", "gain", "exceeded"],
@@ -266,14 +282,15 @@ def main() -> None:
             for one in outcomes
         ],
     )  # fmt: skip
-    print(json.dumps(found, indent=1))
+    goals = goals_of(found)
+    print_goals(goals)
     print(f"took {duration_text(time.perf_counter() - began)}, machine busy with "
           f"{bench.peaks.busy_cores:.1f} cores during the measurement of peaks")  # fmt: skip
-    if args.json:
-        figures = {**found, "changes": [one.figures() for one in outcomes]}
-        args.json.write_text(json.dumps(figures, indent=1), encoding="utf-8")
     bench.engine.shutdown()
+    report = {**context(), **found, "changes": [one.figures() for one in outcomes]}
+    write_json(args.output_json, report | {"goals": [one.as_dict() for one in goals]})
+    return 0 if all(one.met for one in goals) else 1
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())
