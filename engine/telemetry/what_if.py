@@ -197,17 +197,24 @@ def _batch_size(situation: Situation) -> GainEstimate:
 
 
 def _prefix_caching(situation: Situation) -> GainEstimate:
-    """The bound: every prompt token but the last is cached."""
+    """The bound: every prompt token but the last is cached. What is left of successive steps is
+    computed in one step, up to the token budget: it reads the weights once."""
     config: Any = situation.snapshot.config
     before, after = situation.whole.total, 0.0
+    joined = 0  # tokens of the step that others join
     for step in situation.steps:
         split, least = step.split, step.batch.least
         if step.batch.only_decodes:
             after += split.total
+            joined = 0
             continue
         if not least.tokens:
             continue
         work = situation.model.work_of(least)
+        joins = 0 < joined and joined + least.tokens <= config.max_num_batched_tokens
+        joined = joined + least.tokens if joins else least.tokens
+        if joins:
+            work = work._replace(weights=0.0, fixed_weights=0.0)
         counted = min(split.floor, least_time(work, situation.peaks).floor * step.speed)
         left = least.tokens / max(1, step.batch.counts.tokens)
         # what it takes beyond the peak rates shrinks with the tokens, and no faster

@@ -231,6 +231,20 @@ def test_prefix_caching_gains_at_most_the_prompts() -> None:
         assert one.is_bound and (one.high > 2) is is_large
 
 
+def test_cached_prompts_of_successive_steps_run_in_one() -> None:
+    """So far as the token budget allows: each step more reads the weights once more."""
+    records = [step(prefill(500, 500), model_s=2.0) for _ in range(4)]
+    after = {}
+    for budget in (1, 2, 4):
+        config = configured(enable_prefix_caching=False, max_num_batched_tokens=budget)
+        seen = dataclasses.replace(snapshot(), config=config)
+        made = gain_estimates(Situation(costed(records), COST, PEAKS, seen))
+        after[budget] = 4 * 2.003 / by_setting(made)["enable_prefix_caching"].high
+    weights_s = COST.work(records[0].entries).weights / PEAKS.read_bytes_per_s
+    assert after[1] - after[2] == pytest.approx(2 * weights_s, rel=0.1)
+    assert after[2] - after[4] == pytest.approx(weights_s, rel=0.1)
+
+
 estimates = st.builds(
     lambda low, more: GainEstimate("s", "S", "v", low, max(1.0, low * more), "faster", "Why."),
     st.floats(0.2, 3.0), st.floats(1.0, 3.0),
