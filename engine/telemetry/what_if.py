@@ -211,7 +211,7 @@ def _prefix_caching(situation: Situation) -> GainEstimate:
         if not least.tokens:
             continue
         work = situation.model.work_of(least)
-        joins = 0 < joined and joined + least.tokens <= config.max_num_batched_tokens
+        joins = joined > 0 and joined + least.tokens <= config.max_num_batched_tokens
         joined = joined + least.tokens if joins else least.tokens
         if joins:
             work = work._replace(weights=0.0, fixed_weights=0.0)
