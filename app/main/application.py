@@ -59,7 +59,13 @@ from app.link.engine_handle import ThreadFactory
 from app.link.hardware_monitor import GpuFeed, PeaksRecorder, PeaksStore
 from app.link.tasks import wait_for_tasks
 from app.log import LogBuffer, set_log_level, set_log_size
-from app.main.commands import file_commands, help_commands, tune_commands, view_commands
+from app.main.commands import (
+    file_commands,
+    help_commands,
+    inspect_commands,
+    tune_commands,
+    view_commands,
+)
 from app.main.engine_status import (
     ConnectionStatus,
     EngineProcess,
@@ -293,7 +299,8 @@ class Application(QObject):
         )
         add(*file_commands(window, self.switcher.toggle, session, bridge))
         add(*view_commands(window, settings.preferences, charts))
-        add(*tune_commands(panel, bridge), *help_commands(window, self.dialogs))
+        add(*tune_commands(panel, bridge), *inspect_commands(self.pages.inspect))
+        add(*help_commands(window, self.dialogs))
         add(*self.recordings.commands())
         add(*self.preferences.commands())
 

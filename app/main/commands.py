@@ -7,6 +7,7 @@ from functools import partial
 
 from PySide6.QtWidgets import QDockWidget
 
+from app.features.inspect.page import InspectPage
 from app.features.models.session import ModelSession
 from app.features.tune.engine_settings import EngineSettingsPanel
 from app.features.tune.page import METRIC_WORDS
@@ -19,12 +20,13 @@ from widgets.live.charts import LiveCharts
 
 KEYWORDS = {
     "Tune": f"{METRIC_WORDS} charts load settings",
-    "Inspect": "ITL latency steps bottleneck memory blocks recordings",
     "Server": "API OpenAI endpoint",
     "live-charts": f"{METRIC_WORDS} memory KV",
     "step-timeline": "ITL latency steps",
+    "bottleneck": "profile roofline gain",
+    "recordings": "flight recorder replay",
 }
-"""Further words of pages and docks for the palette."""
+"""Further words of pages, docks and tabs for the palette."""
 
 
 def file_commands(
@@ -99,6 +101,16 @@ def view_commands(
             is_checked=lambda: charts[0].is_paused,
         ),
         *themes,
+    ]  # fmt: skip
+
+
+def inspect_commands(page: InspectPage) -> list[Command]:
+    return [
+        Command(
+            f"inspect.{name}", title, partial(page.open_view, name), "Inspect",
+            keywords=KEYWORDS.get(name, ""),
+        )
+        for name, title in page.titles.items()
     ]  # fmt: skip
 
 

@@ -16,7 +16,7 @@ from widgets.palette.palette import Entry
 from widgets.theme.icons import set_icon
 
 PORTABLE = QKeySequence.SequenceFormat.PortableText
-MENUS = ("File", "View", "Chat", "Tune", "Help")
+MENUS = ("File", "View", "Chat", "Tune", "Inspect", "Help")
 LAST_SECTIONS = ("quit",)
 """Sections at the end of their menu."""
 

@@ -135,8 +135,7 @@ class EngineViews(QObject):
         if page is None or not dock.isHidden():
             dock.bring_to_front()
         else:
-            page.wants_front.emit()
-            page.show_view(name)
+            page.open_view(name)
 
     def show_blocks_of(self, request_id: str) -> None:
         """Highlight a request's blocks in the map, and show the map."""

@@ -33,7 +33,7 @@ class InspectPage(QWidget):
     def __init__(self, tabs: Sequence[Tab], parent: QWidget | None = None) -> None:
         super().__init__(parent)
         self.setAccessibleName("Inspect")
-        self._names = [tab.name for tab in tabs]
+        self.titles = {tab.name: tab.title for tab in tabs}
         self.tabs = dressed(QTabBar(), "Inspect")
         self.tabs.setExpanding(False)
         self.tabs.setUsesScrollButtons(True)
@@ -72,13 +72,18 @@ class InspectPage(QWidget):
 
     @property
     def current(self) -> str:
-        return self._names[self.tabs.currentIndex()]
+        return [*self.titles][self.tabs.currentIndex()]
+
+    def open_view(self, name: str) -> None:
+        """Bring this page to the front with a tab, by its name."""
+        self.wants_front.emit()
+        self.show_view(name)
 
     def show_view(self, name: str) -> bool:
         """Choose a tab by its name, where the page is shown and has it."""
-        if name not in self._names or not self.isVisible():
+        if name not in self.titles or not self.isVisible():
             return False
-        self.tabs.setCurrentIndex(self._names.index(name))
+        self.tabs.setCurrentIndex([*self.titles].index(name))
         return True
 
     def keyPressEvent(self, event: QKeyEvent) -> None:

@@ -19,13 +19,13 @@ def test_every_command_has_a_home_and_no_shortcut_is_taken_twice(
     application: Application,
 ) -> None:
     commands = list(application.window.commands)
-    assert {c.where for c in commands} == {"File", "View", "Chat", "Tune", "Help"}
+    assert {c.where for c in commands} == {"File", "View", "Chat", "Tune", "Inspect", "Help"}
     shortcuts = [c.shortcut for c in commands if c.shortcut]
     assert len(shortcuts) == len(set(shortcuts))
     wanted = {"Ctrl+N", "Ctrl+O", "Ctrl+B", "Ctrl+/", "Ctrl+1", "Ctrl+K", "Esc", "Ctrl+Return"}
     assert wanted <= set(shortcuts)
     menus = [action.text() for action in application.window.menuBar().actions()]
-    assert menus == ["&File", "&View", "&Chat", "&Tune", "&Help"]
+    assert menus == ["&File", "&View", "&Chat", "&Tune", "&Inspect", "&Help"]
 
 
 def test_shortcuts_work_before_a_menu_was_opened(qtbot: QtBot, application: Application) -> None:
@@ -96,6 +96,22 @@ def test_the_palette_finds_and_runs_every_command(qtbot: QtBot, application: App
     application.dialogs.show_palette()
     first = palette.model.entry(0)
     assert (first.id, first.is_checked) == ("theme.light", True)
+
+
+def test_the_palette_finds_every_tab_of_inspect(qtbot: QtBot, application: Application) -> None:
+    page, palette = application.pages.inspect, application.dialogs.palette
+    assert page.tabs.count() == len(page.titles) > 1
+    for name, title in page.titles.items():
+        application.window.commands.run("page.chat")
+        application.dialogs.show_palette()
+        palette.field.setText(title.lower())
+        entry = palette.model.entry
+        row = [entry(row).id for row in range(palette.model.rowCount())].index(f"inspect.{name}")
+        assert row < 4
+        for _ in range(row):
+            qtbot.keyClick(palette.field, Qt.Key.Key_Down)
+        qtbot.keyClick(palette.field, Qt.Key.Key_Return)
+        assert page.isVisible() and page.current == name
 
 
 def choose_in_palette(qtbot: QtBot, application: Application, typed: str, name: str) -> None:
