@@ -108,9 +108,9 @@ def inspect_commands(page: InspectPage) -> list[Command]:
     return [
         Command(
             f"inspect.{name}", title, partial(page.open_view, name), "Inspect",
-            keywords=KEYWORDS.get(name, ""),
+            f"Alt+{number}", keywords=KEYWORDS.get(name, ""),
         )
-        for name, title in page.titles.items()
+        for number, (name, title) in enumerate(page.titles.items(), 1)
     ]  # fmt: skip
 
 

@@ -6,11 +6,12 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from PySide6.QtCore import Qt, QTimer, Signal
-from PySide6.QtGui import QKeyEvent, QKeySequence, QResizeEvent, QShortcut, QShowEvent
+from PySide6.QtGui import QKeyEvent, QResizeEvent, QShowEvent
 from PySide6.QtWidgets import QFrame, QTabBar, QWidget
 
 from widgets.controls.frames import Contained
 from widgets.controls.layouts import dressed, stack, vbox
+from widgets.controls.text import shortcut_texts, with_keys
 from widgets.theme.theme import SPACE_1, SPACE_2, restyle, theme_notifier
 
 _TAB_PADDING = 26  # pixels of a tab beside its text
@@ -25,8 +26,8 @@ class Tab(NamedTuple):
 
 
 class InspectPage(QWidget):
-    """Alt+1 to Alt+9 choose a tab; so do the digits alone where nothing takes them. `wants_front`:
-    show this page."""
+    """The digits choose a tab where nothing takes them. `titles`: of the tabs, by name.
+    `wants_front`: show this page."""
 
     wants_front = Signal()
 
@@ -39,12 +40,9 @@ class InspectPage(QWidget):
         self.tabs.setUsesScrollButtons(True)
         self.views = stack(*(Contained(tab.content) for tab in tabs))
         self.views.setProperty("bare", True)
-        for place, tab in enumerate(tabs):
-            self.tabs.addTab(tab.title)
-            self.tabs.setTabToolTip(place, f"{tab.title} (Alt+{place + 1})")
-            key = QShortcut(QKeySequence(f"Alt+{place + 1}"), self)
-            key.setContext(Qt.ShortcutContext.WidgetWithChildrenShortcut)
-            key.activated.connect(lambda place=place: self.tabs.setCurrentIndex(place))
+        for title in self.titles.values():
+            self.tabs.addTab(title)
+        shortcut_texts().changed.connect(self._show_keys)
         self.tabs.currentChanged.connect(self.views.setCurrentIndex)
         theme_notifier().changed.connect(self._fit_tabs)
         panel = QFrame()
@@ -52,6 +50,10 @@ class InspectPage(QWidget):
         vbox(self.tabs, (self.views, 1), of=panel, spacing=SPACE_2,
              margins=(SPACE_1, SPACE_1, SPACE_1, SPACE_1))  # fmt: skip
         vbox((panel, 1), of=self)
+
+    def _show_keys(self) -> None:
+        for place, (name, title) in enumerate(self.titles.items()):
+            self.tabs.setTabToolTip(place, with_keys(title, f"inspect.{name}"))
 
     def resizeEvent(self, event: QResizeEvent) -> None:
         super().resizeEvent(event)

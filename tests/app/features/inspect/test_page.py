@@ -51,6 +51,12 @@ def test_tabs_by_keys(qtbot: QtBot, application: Application, page: InspectPage)
     assert page.current == "requests"
     qtbot.keyClick(page, Qt.Key.Key_9)
     assert page.current == "requests"
+    application.window.show_page_named("Chat")
+    composer = application.pages.chat_page.composer.input
+    composer.setFocus()
+    qtbot.keyClick(composer, Qt.Key.Key_3, Qt.KeyboardModifier.AltModifier)
+    assert page.isVisible() and page.current == "bottleneck" and not composer.toPlainText()
+    assert page.tabs.tabToolTip(2).endswith("(Alt+3)")
 
 
 def test_a_tab_has_room_for_its_text_when_tabs_move_apart(
