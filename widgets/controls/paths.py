@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from PySide6.QtCore import Qt, Signal
-from PySide6.QtGui import QKeySequence, QShortcut
 from PySide6.QtWidgets import QFileDialog, QListWidget, QListWidgetItem, QSizePolicy, QWidget
 
 from widgets.controls.combo import ElidedCombo
+from widgets.controls.keys import LocalKeys
 from widgets.controls.layouts import STRETCH, button, dressed, hbox, vbox
 from widgets.theme.theme import SPACE_2
 
@@ -34,9 +34,7 @@ class FolderList(QWidget):
         self.remove = button("Remove", self._remove, tip)
         for one in (self.add, self.remove):
             one.setAutoDefault(False)
-        delete = QShortcut(QKeySequence(QKeySequence.StandardKey.Delete), self.list)
-        delete.setContext(Qt.ShortcutContext.WidgetShortcut)
-        delete.activated.connect(self._remove)
+        LocalKeys(self.list, {"Del": self._remove})
         vbox(self.list, hbox(self.add, self.remove, STRETCH), of=self)
         self.set_value(())
 

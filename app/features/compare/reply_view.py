@@ -8,8 +8,6 @@ from PySide6.QtCore import QEvent, QSignalBlocker, Qt, QTimer, Signal
 from PySide6.QtGui import (
     QHideEvent,
     QKeyEvent,
-    QKeySequence,
-    QShortcut,
     QShowEvent,
     QTextBlockFormat,
     QTextCharFormat,
@@ -27,6 +25,7 @@ from PySide6.QtWidgets import (
 from app.features.compare.replies import Reply
 from app.features.compare.requests import Broadcast
 from app.features.compare.runner import ComparisonRunner
+from widgets.controls.keys import LocalKeys
 from widgets.controls.layouts import dressed, hbox, vbox
 from widgets.controls.lines import ElidedLine
 from widgets.theme.theme import SPACE_1, SPACE_2, SPACE_3, theme, theme_notifier
@@ -149,8 +148,7 @@ class PromptView(QWidget):
         self._timer.timeout.connect(refresh)
         self.prompt = PromptField(tabChangesFocus=True)
         self.prompt.entered.connect(on_return)
-        escape = QShortcut(QKeySequence("Esc"), self, self._leave)
-        escape.setContext(Qt.ShortcutContext.WidgetWithChildrenShortcut)
+        LocalKeys(self, {"Esc": self._leave})
         self.max_tokens = spin("Max tokens", "Max tokens per reply", 1, 8192, 128)
         self.max_tokens.setSuffix(" tokens")
         self.seed = spin("Seed", "Sampling seed", 0, 2**31 - 65, 0)

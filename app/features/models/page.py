@@ -15,8 +15,8 @@ from collections.abc import Callable, Mapping
 from functools import cached_property
 from typing import Any, Protocol
 
-from PySide6.QtCore import Qt, Signal
-from PySide6.QtGui import QHideEvent, QKeySequence, QShortcut, QShowEvent
+from PySide6.QtCore import Signal
+from PySide6.QtGui import QHideEvent, QShowEvent
 from PySide6.QtWidgets import QStackedWidget, QWidget
 
 from app.features.models.deletion import Deletion, folder_of
@@ -43,6 +43,7 @@ from app.window.settings_store import SettingsStore
 from engine.errors import ErrorInfo
 from engine.units import bytes_text
 from widgets.controls.frames import PageFrame
+from widgets.controls.keys import LocalKeys
 from widgets.controls.layouts import vbox
 from widgets.controls.notice import Toast
 
@@ -107,9 +108,7 @@ class ModelsPage(QWidget):
         for pane in (self.library, self.search):
             pane.source_chosen.connect(self._on_chosen)
             pane.source_opened.connect(lambda _: self._act_on_activation())
-        delete = QShortcut(QKeySequence(QKeySequence.StandardKey.Delete), self.library.list)
-        delete.setContext(Qt.ShortcutContext.WidgetShortcut)
-        delete.activated.connect(self._delete_chosen)
+        LocalKeys(self.library.list, {"Del": self._delete_chosen})
         self.library.loaded.connect(self.search.refresh)
         self.library.loaded.connect(self._on_loaded)
         self.inspector.looked.connect(self._on_looked)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from PySide6.QtCore import Qt, Signal
-from PySide6.QtGui import QKeySequence, QShortcut, QShowEvent
+from PySide6.QtCore import Signal
+from PySide6.QtGui import QShowEvent
 from PySide6.QtWidgets import (
     QAbstractItemView,
     QComboBox,
@@ -17,6 +17,7 @@ from PySide6.QtWidgets import (
 
 from app.features.recording.shelf import StoredRecording
 from engine.units import bytes_text, duration_text
+from widgets.controls.keys import LocalKeys
 from widgets.controls.layouts import STRETCH, button, centered, dressed, hbox, stack, vbox
 from widgets.controls.lines import ElidedLine
 from widgets.controls.notice import Toast
@@ -80,10 +81,7 @@ class RecordingsPanel(QWidget):
         header.setStretchLastSection(True)
         table.itemSelectionChanged.connect(self._show_buttons)
         table.doubleClicked.connect(lambda index: self._open())
-        for keys, do in (("Return", self._open), ("Enter", self._open), ("Del", self._delete)):
-            shortcut = QShortcut(QKeySequence(keys), table)
-            shortcut.setContext(Qt.ShortcutContext.WidgetShortcut)
-            shortcut.activated.connect(do)
+        LocalKeys(table, {"Return": self._open, "Enter": self._open, "Del": self._delete})
         return table
 
     # Showing -----------------------------------------------------------------------------------

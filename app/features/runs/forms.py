@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from PySide6.QtCore import QSize, Qt
-from PySide6.QtGui import QKeySequence, QShortcut
 from PySide6.QtWidgets import QFrame, QStackedWidget, QWidget
 
 from app.features.compare.reply_view import PromptView
 from app.storage.run_records import Kind
+from widgets.controls.keys import LocalKeys
 from widgets.controls.layouts import STRETCH, button, hbox, label, vbox, wrapped
 from widgets.theme.fonts import scaled
 from widgets.theme.theme import SPACE_3, SPACE_4, theme_notifier
@@ -51,8 +51,7 @@ class FormFrame(QFrame):
         hint.setAlignment(Qt.AlignmentFlag.AlignCenter)
         both = hbox((form, 3), (hint, 2), spacing=SPACE_4)
         vbox(head, (both, 1), of=self, margins=margins)
-        escape = QShortcut(QKeySequence("Esc"), self, back)
-        escape.setContext(Qt.ShortcutContext.WidgetWithChildrenShortcut)
+        LocalKeys(self, {"Esc": back})
         theme_notifier().changed.connect(self._fit)
         self._fit()
 

@@ -17,7 +17,7 @@ from functools import cached_property, partial
 from typing import TYPE_CHECKING
 
 from PySide6.QtCore import Qt, Signal
-from PySide6.QtGui import QHideEvent, QKeySequence, QShortcut, QShowEvent
+from PySide6.QtGui import QHideEvent, QShowEvent
 from PySide6.QtWidgets import QFrame, QMenu, QPushButton, QSplitter, QWidget
 
 from app.features.compare.broadcast_view import BroadcastView
@@ -40,6 +40,7 @@ from app.storage.run_store import RunStore
 from app.storage.trash import Trash
 from app.window.commands import Command
 from app.window.leave_guard import LeaveGuard
+from widgets.controls.keys import LocalKeys
 from widgets.controls.layouts import STRETCH, hbox, vbox
 from widgets.controls.notice import Toast
 from widgets.theme.theme import SPACE_3
@@ -185,9 +186,7 @@ class RunsPage(QWidget):
         detail.difference.export_wanted.connect(
             lambda found: book.ask_export_difference(found, self.window())
         )
-        escape = QShortcut(QKeySequence("Esc"), detail.run_view)
-        escape.setContext(Qt.ShortcutContext.WidgetWithChildrenShortcut)
-        escape.activated.connect(jobs.cancel)
+        LocalKeys(detail.run_view, {"Esc": jobs.cancel})
 
     def _connect_report(self, report: ReportView) -> None:
         book = self.book

@@ -15,13 +15,14 @@ from PySide6.QtCore import (
     Qt,
     Signal,
 )
-from PySide6.QtGui import QColor, QKeySequence, QResizeEvent, QShortcut
+from PySide6.QtGui import QColor, QResizeEvent
 from PySide6.QtWidgets import QAbstractItemView, QInputDialog, QTableView, QWidget
 
 from app.features.quantize.reports import when
 from app.features.runs.verdicts import headline, verdict
 from app.storage.run_records import Kind, RunRecord, State
 from widgets.controls.combo import ElidedCombo
+from widgets.controls.keys import LocalKeys
 from widgets.controls.layouts import button, dressed, hbox, vbox, wrapped
 from widgets.controls.tables import (
     FittedColumns,
@@ -173,10 +174,8 @@ class RunsTable(QWidget):
         self.delete = button(
             "Delete", self._delete, "Delete the selected runs (Delete key); can be undone", "flat"
         )
-        for keys, do in (("F2", self.ask_name), ("Del", self._delete), ("Return", self._open)):
-            shortcut = QShortcut(QKeySequence(keys), self.view)
-            shortcut.setContext(Qt.ShortcutContext.WidgetShortcut)
-            shortcut.activated.connect(do)
+        opens = dict.fromkeys(("Return", "Enter"), self._open)
+        LocalKeys(self.view, {"F2": self.ask_name, "Del": self._delete, **opens})
         self.view.doubleClicked.connect(lambda _: self._open())
         self.view.selectionModel().selectionChanged.connect(self._on_selection)
         self.hint = wrapped("small")

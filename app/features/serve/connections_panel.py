@@ -8,7 +8,6 @@ from dataclasses import replace
 from functools import cached_property, partial
 
 from PySide6.QtCore import QSignalBlocker, Qt, Signal
-from PySide6.QtGui import QKeySequence, QShortcut
 from PySide6.QtWidgets import QListWidget, QListWidgetItem, QWidget
 
 from app.clients.connection import (
@@ -27,6 +26,7 @@ from app.features.serve.parts import ScrolledForm
 from app.link.tasks import Task, run_task
 from app.managed.launch import Launch
 from engine.errors import ErrorInfo
+from widgets.controls.keys import LocalKeys
 from widgets.controls.layouts import STRETCH, button, dressed, hbox, label, stack, vbox
 from widgets.controls.notice import Toast
 from widgets.theme.theme import SPACE_1, SPACE_2, restyle
@@ -66,9 +66,7 @@ class ConnectionsPanel(QWidget):
             (self._forms, 1), of=self, spacing=SPACE_1,
         )  # fmt: skip
         self.list.currentRowChanged.connect(self._on_row)
-        delete = QShortcut(QKeySequence(QKeySequence.StandardKey.Delete), self.list)
-        delete.setContext(Qt.ShortcutContext.WidgetShortcut)
-        delete.activated.connect(self.delete)
+        LocalKeys(self.list, {"Del": self.delete})
         self.form.edited.connect(self._on_edited)
         self.form.test_wanted.connect(self.test)
         self.form.save_wanted.connect(self.save)
