@@ -4,9 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from PySide6.QtCore import Qt, Signal
+from PySide6.QtCore import QSize, Qt, Signal
 from PySide6.QtGui import QResizeEvent, QShowEvent
-from PySide6.QtWidgets import QBoxLayout, QFrame, QGridLayout, QLabel, QVBoxLayout, QWidget
+from PySide6.QtWidgets import (
+    QBoxLayout,
+    QFrame,
+    QGridLayout,
+    QLabel,
+    QPushButton,
+    QVBoxLayout,
+    QWidget,
+)
 
 from app.features.models.estimate import Estimator, Held
 from app.features.models.fit import CONTEXT, Fit, MachineFacts, machine_facts, shape_fits
@@ -48,15 +56,28 @@ class AdviceBox(QFrame):
         self.show()
 
 
+class StartButton(QPushButton):
+    """As wide as the widest of its column."""
+
+    def __init__(self, text: str, column: list[StartButton]) -> None:
+        super().__init__(text)
+        self._column = column
+        column.append(self)
+
+    def sizeHint(self) -> QSize:
+        widest = max(QPushButton.sizeHint(one).width() for one in self._column)
+        return QSize(widest, super().sizeHint().height())
+
+
 def start_option(
-    title: str, text: str, button_text: str, do: Callable[[], object], kind: str
+    title: str, text: str, go: StartButton, do: Callable[[], object], kind: str
 ) -> QFrame:
     """One way to start: title, text and button."""
     option = QFrame()
     option.setProperty("notice", "info")
-    go = button(button_text, do, kind=kind)
+    go.setProperty("kind", kind)
+    go.clicked.connect(lambda: do())
     go.setAccessibleDescription(f"{title}. {text}")
-    go.setMinimumWidth(124)  # one column of buttons
     words = vbox(wrapped("title", title), wrapped("muted", text), spacing=SPACE_1)
     hbox(
         (words, 1), (go, 0, Qt.AlignmentFlag.AlignVCenter),
@@ -166,7 +187,11 @@ class WelcomePage(QFrame):
                 "Choose size", self.shapes.emit, "",
             ),
         )  # fmt: skip
-        options = (start_option(*way) for way in ways)
+        column: list[StartButton] = []
+        options = [
+            start_option(title, text, StartButton(name, column), do, kind)
+            for title, text, name, do, kind in ways
+        ]
         return vbox(wrapped("title", "Start"), *options, STRETCH, spacing=SPACE_3)
 
     # Filling -----------------------------------------------------------------------------------

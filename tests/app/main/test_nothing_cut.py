@@ -6,6 +6,7 @@ import pytest
 from PySide6.QtWidgets import QPushButton
 from pytestqt.qtbot import QtBot
 
+from app.features.models.welcome import StartButton
 from app.features.serve.page import OTHERS, SERVE
 from app.main.application import Application
 from app.storage.model_sources import shape_sources
@@ -75,6 +76,9 @@ def test_the_first_page_and_a_models_card(
     expect_whole(qtbot, window)
     start = place.welcome.findChildren(QPushButton)[1]  # the first is "Show models"
     assert not start.visibleRegion().isEmpty()  # without scrolling
+    starts = place.welcome.findChildren(StartButton)
+    assert len({one.width() for one in starts}) == 1
+    assert starts[0].width() == max(QPushButton.sizeHint(one).width() for one in starts)
     place.page.open_model(shape_sources()[0].path)
     qtbot.waitUntil(lambda: not place.page.detail.fits.isHidden(), timeout=WAIT_MS)
     expect_whole(qtbot, window)
