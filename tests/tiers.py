@@ -13,10 +13,15 @@ COMMON = ("llama", "gemma3", "gpt_oss", "mixtral", "gpt2", "llama4")
 
 def tiered(values: Iterable[Any], fast: Container[Any] = COMMON) -> list[Any]:
     """Parameters of a test (several each: tuples); all but the `fast` are in the slow tier."""
-    return [
-        pytest.param(
-            *(one if isinstance(one, tuple) else (one,)),
-            marks=() if one in fast else pytest.mark.slow,
-        )
-        for one in values
-    ]
+    return [_in_tier(one, one in fast) for one in values]
+
+
+def first_fast(count: int, values: Iterable[Any]) -> list[Any]:
+    """Parameters of a test (several each: tuples); all after the first `count` are in the slow
+    tier."""
+    return [_in_tier(one, index < count) for index, one in enumerate(values)]
+
+
+def _in_tier(one: Any, is_fast: bool) -> Any:
+    values = one if type(one) is tuple else (one,)  # a named one is one parameter
+    return pytest.param(*values, marks=() if is_fast else pytest.mark.slow)

@@ -22,6 +22,7 @@ from tests.gpu.bench.serving import Decoding, random_prompts, serve
 from tests.gpu.bench.shapes import Shape
 from tests.gpu.bench.timing import ROTATED_BYTES, num_sets, time_turns
 from tests.gpu.conftest import HAS_GPU
+from tests.tiers import first_fast
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda")
 
@@ -94,7 +95,9 @@ def test_the_cache_of_a_gpu_is_made_as_it_wants_to_be() -> None:
 
 
 @pytest.mark.skipif(HAS_GPU, reason="Triton interprets nothing here")
-@pytest.mark.parametrize(("new", "context", "kv"), [(1, 20, "fp8"), (5, 20, "auto")])
+@pytest.mark.parametrize(
+    ("new", "context", "kv"), first_fast(1, [(5, 20, "auto"), (1, 20, "fp8")])
+)
 def test_attention_cells_measure_the_kernels_in_the_interpreter(
     monkeypatch: pytest.MonkeyPatch, new: int, context: int, kv: str
 ) -> None:

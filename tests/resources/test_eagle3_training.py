@@ -84,6 +84,7 @@ def test_what_is_trained_is_what_published_heads_compute(chat: Qwen3ForCausalLM)
         )
 
 
+@pytest.mark.slow
 def test_training_stops_and_resumes_at_its_step(tmp_path: Path) -> None:
     plan = HeadPlan(
         chat=CHAT,

@@ -26,6 +26,7 @@ from resources.starter.export import export_model
 from resources.starter.muon import orthogonalized
 from resources.starter.tokenizer import CHAT_TEMPLATE, END_OF_TEXT, train_tokenizer
 from resources.starter.train import Plan, Shape, Trainer, build_model, shared_tokenizer
+from tests.tiers import first_fast
 
 CHAT = resource_path("starter", "chat")
 DRAFT = resource_path("starter", "draft")
@@ -223,7 +224,7 @@ def test_orthogonalized_brings_singular_values_near_one() -> None:
 
 @pytest.mark.parametrize(
     ("prompt", "expected"),
-    [
+    first_fast(2, [
         ("What is TTFT?", "time to first token"),
         ("What is the KV cache?", "keys and values"),
         ("What is the difference between prefill and decode?", "memory bandwidth"),
@@ -232,7 +233,7 @@ def test_orthogonalized_brings_singular_values_near_one() -> None:
         ("Who are you?", "demonstration model"),
         ("Write a Python function that computes the KV cache size.", "```python"),
         ("What is 2 + 3?", "5"),
-    ],
+    ]),
 )
 def test_chat_model_answers(prompt: str, expected: str) -> None:
     assert expected in ask(prompt)

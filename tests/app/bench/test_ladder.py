@@ -133,6 +133,7 @@ def test_the_search_finds_the_largest_load_from_any_start(limit: float, start: i
     assert max(met, default=0) == wanted
 
 
+@pytest.mark.slow
 def test_one_disturbed_run_does_not_change_the_users() -> None:
     quiet = [rung.users for rung in climb().rungs]
     for number in range(0, 24, 3):

@@ -15,6 +15,7 @@ from app.bench.workload import Length, Workload
 from engine.simulate.engine import SimulatedEngine
 from engine.simulate.step_time import StepTimes
 from engine.snapshot import EngineSnapshot
+from tests.tiers import first_fast
 from tests.widgets import synthetic
 
 KNOWN = StepTimes.exact(
@@ -49,7 +50,7 @@ CHANGES: list[dict[str, Any]] = [
 SMALL_CACHE = {"kv_cache_memory_bytes": 40 * synthetic.PLAN.bytes_per_block}
 
 
-@pytest.mark.parametrize("pace", [Pace(6), Pace(request_rate=10.0), Pace()], ids=str)
+@pytest.mark.parametrize("pace", first_fast(1, [Pace(6), Pace(request_rate=10.0), Pace()]), ids=str)
 def test_figures_at_other_settings_are_those_of_the_engine(pace: Pace) -> None:
     """Within 1 %: calibrated once, before the settings change."""
     plan = Plan(WORKLOAD, pace)

@@ -98,6 +98,7 @@ def search(bench: NoisyBench, goals: Goals = GOALS, **more: Any) -> Sweep:
     return Sweep(bench, AXES, Pace(USERS), USERS, search=tuner, most=most)
 
 
+@pytest.mark.slow
 def test_within_3_percent_of_the_best_in_a_quarter_of_the_runs() -> None:
     found = 0
     for seed in range(20):

@@ -69,6 +69,7 @@ def test_the_report_is_that_of_the_library_and_goes_where_it_is_told(
     assert len(report.worst) == 3
 
 
+@pytest.mark.slow
 def test_people_get_a_table(
     capsys: pytest.CaptureFixture[str], tiny_flags: list[str], tmp_path: Path
 ) -> None:

@@ -54,6 +54,7 @@ def test_the_object_has_every_field(capsys: pytest.CaptureFixture[str]) -> None:
     assert metrics["ttft_ms"] + sum(metrics["itl_ms"]) == pytest.approx(metrics["e2e_ms"], rel=0.05)
 
 
+@pytest.mark.slow
 def test_a_draft_model_gives_the_same_tokens_in_fewer_steps(
     capsys: pytest.CaptureFixture[str],
 ) -> None:

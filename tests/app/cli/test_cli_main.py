@@ -21,6 +21,7 @@ from engine.errors import (
     UnsupportedModelError,
 )
 from tests import ROOT
+from tests.tiers import first_fast
 
 HEAVY = ("torch", "transformers", "numpy", "PySide6", "shiboken6", "pyqtgraph")
 
@@ -40,7 +41,8 @@ def failing_doctor(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 @pytest.mark.parametrize(
-    "command", ["", "generate", "bench", "serve", "evaluate", "doctor", "docs", "screenshot"]
+    "command",
+    first_fast(2, ["", "bench", "generate", "serve", "evaluate", "doctor", "docs", "screenshot"]),
 )
 def test_help_imports_nothing_heavy(command: str) -> None:
     code = (

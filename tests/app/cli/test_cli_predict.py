@@ -52,6 +52,7 @@ def test_values_are_predicted_and_measured(
         assert run["error"]["output_tokens_per_s"] == pytest.approx(expected)
 
 
+@pytest.mark.slow
 def test_without_a_comparison_the_settings_as_they_are_are_predicted(
     capsys: pytest.CaptureFixture[str], tiny_flags: list[str], tmp_path: Path
 ) -> None:

@@ -15,6 +15,7 @@ from app.features.quantize.texts import calibration_texts
 from app.paths import starter_draft, starter_model
 from engine.errors import ConfigError
 from tests.figures import numbers
+from tests.tiers import first_fast
 
 QUICK = ["--num-sequences", "4", "--sequence-length", "64"]
 
@@ -32,7 +33,7 @@ def generate(capsys: pytest.CaptureFixture[str], model: Path) -> dict[str, Any]:
     return dict(json.loads(out))
 
 
-@pytest.mark.parametrize("method", ["awq", "gptq"])
+@pytest.mark.parametrize("method", first_fast(1, ["awq", "gptq"]))
 def test_a_calibrated_folder_is_written_and_answers(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, method: str
 ) -> None:

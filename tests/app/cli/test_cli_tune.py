@@ -35,6 +35,7 @@ def test_the_report_has_the_best_settings_and_the_commands(
     assert f"--max-num-seqs {report['best']['max_num_seqs']}" in printed
 
 
+@pytest.mark.slow
 def test_the_least_memory_is_an_objective(
     capsys: pytest.CaptureFixture[str], tiny_flags: list[str]
 ) -> None:

@@ -137,6 +137,7 @@ def test_a_server_that_stops_in_mid_reply(
     )
 
 
+@pytest.mark.slow
 def test_a_load_needs_no_token_ids(
     application: Application, qtbot: QtBot, vllm: ScriptedServer
 ) -> None:

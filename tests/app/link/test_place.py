@@ -60,6 +60,7 @@ def test_there_is_an_engine_for_every_choice() -> None:
     assert factory_of(THREAD) is engine_thread and factory_of(PROCESS) is IsolatedEngine
 
 
+@pytest.mark.slow
 def test_before_a_model_is_open_it_is_for_the_first(qtbot: QtBot, application: Application) -> None:
     choose(application, PROCESS)
     assert application.notices.notice(KEY) is None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
+import pytest
 from PySide6.QtCore import Qt
 from PySide6.QtGui import QAccessible
 from PySide6.QtWidgets import QAbstractSpinBox, QApplication, QLineEdit, QScrollArea, QWidget
@@ -50,6 +51,7 @@ def test_every_place_of_every_page_and_view_has_a_name(
             qtbot.waitUntil(partial(all_are_named, window), timeout=5000)  # tabs are made late
 
 
+@pytest.mark.slow
 def test_every_place_of_the_other_windows_has_a_name(
     qtbot: QtBot, application: Application
 ) -> None:
@@ -61,6 +63,7 @@ def test_every_place_of_the_other_windows_has_a_name(
     assert [nameless(other) for other in others] == [[]]
 
 
+@pytest.mark.slow
 def test_tab_does_not_stop_at_a_form_but_at_its_fields(
     qtbot: QtBot, application: Application
 ) -> None:

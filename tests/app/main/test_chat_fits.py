@@ -81,6 +81,7 @@ def test_a_message_that_is_too_long_leaves_room_for_the_buttons(
     assert not page.composer._button.isEnabled()
 
 
+@pytest.mark.slow
 def test_docks_and_dialogs_have_their_sizes_back_after_large_text(
     qtbot: QtBot, application: Application
 ) -> None:

@@ -138,6 +138,7 @@ def test_layers_are_chosen_as_words_or_numbers(
     assert not threads.isEnabled()
 
 
+@pytest.mark.slow
 def test_layers_are_written_too(qtbot: QtBot, application: Application, script: Script) -> None:
     script.host_layers = 2
     open_model(qtbot, application)

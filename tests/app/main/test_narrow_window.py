@@ -86,6 +86,7 @@ def test_the_list_gives_way_and_comes_back(
     assert page.list.isVisible() and page.composer.isVisible() and not panes.strip.isVisible()
 
 
+@pytest.mark.slow
 def test_a_list_that_was_hidden_stays_hidden(
     qtbot: QtBot, application: Application, page: ChatPage
 ) -> None:
@@ -103,6 +104,7 @@ def test_a_list_that_was_hidden_stays_hidden(
     assert not page.list.isVisible() and not page.panes.list_wanted
 
 
+@pytest.mark.slow
 def test_what_informs_is_one_line_where_it_would_be_many(
     qtbot: QtBot, application: Application, page: ChatPage
 ) -> None:
@@ -118,6 +120,7 @@ def test_what_informs_is_one_line_where_it_would_be_many(
     qtbot.waitUntil(lambda: not notice.is_brief(), timeout=WAIT_MS)
 
 
+@pytest.mark.slow
 def test_the_load_bar_has_two_rows_where_it_has_no_room_for_one(
     qtbot: QtBot, application: Application
 ) -> None:
@@ -140,6 +143,7 @@ def test_the_load_bar_has_two_rows_where_it_has_no_room_for_one(
     assert bar.concurrency.x() - bar.workload.geometry().right() < 20  # beside it
 
 
+@pytest.mark.slow
 def test_lines_of_the_list_grow_with_the_text(
     qtbot: QtBot, application: Application, page: ChatPage
 ) -> None:

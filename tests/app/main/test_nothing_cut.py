@@ -42,6 +42,7 @@ def test_pages_and_panels(
         expect_whole(qtbot, window)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("size", "percent"), SIZES)
 def test_what_opens_within_a_page(
     qtbot: QtBot, application: Application, size: tuple[int, int], percent: int
@@ -64,6 +65,7 @@ def test_what_opens_within_a_page(
         expect_whole(qtbot, window)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("size", "percent"), SIZES)
 def test_the_first_page_and_a_models_card(
     qtbot: QtBot, application: Application, size: tuple[int, int], percent: int
@@ -84,6 +86,7 @@ def test_the_first_page_and_a_models_card(
     expect_whole(qtbot, window)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("percent", tiered([100, 140], [140]))
 def test_settings_in_a_wide_window(qtbot: QtBot, application: Application, percent: int) -> None:
     """A row is laid out for the width that it has, not for that of the window."""

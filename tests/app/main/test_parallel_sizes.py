@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pytestqt.qtbot import QtBot
@@ -51,6 +52,7 @@ def test_a_profile_with_a_size_offers_vllm_with_it(
     assert (launch.model, launch.settings) == ("/models/large", {"--tensor-parallel-size": "2"})
 
 
+@pytest.mark.slow
 def test_so_does_a_model_that_was_opened_with_one(
     qtbot: QtBot, application: Application, script: Script
 ) -> None:

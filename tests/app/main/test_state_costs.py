@@ -96,6 +96,7 @@ def test_one_that_says_something_new_is_painted(
         qapp.removeEventFilter(watch)
 
 
+@pytest.mark.slow
 def test_no_page_asks_for_a_layout_while_nothing_changes(
     qtbot: QtBot, qapp: QApplication, application: Application
 ) -> None:

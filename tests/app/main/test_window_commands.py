@@ -28,6 +28,7 @@ def test_every_command_has_a_home_and_no_shortcut_is_taken_twice(
     assert menus == ["&File", "&View", "&Chat", "&Tune", "&Inspect", "&Help"]
 
 
+@pytest.mark.slow
 def test_shortcuts_work_before_a_menu_was_opened(qtbot: QtBot, application: Application) -> None:
     commands = application.window.commands
 
@@ -43,6 +44,7 @@ def test_shortcuts_work_before_a_menu_was_opened(qtbot: QtBot, application: Appl
     qtbot.waitUntil(lambda: not stale(), timeout=3000)
 
 
+@pytest.mark.slow
 def test_a_new_chat_begins_in_sight_whatever_page_was_shown(
     qtbot: QtBot, application: Application
 ) -> None:
@@ -59,6 +61,7 @@ def test_a_new_chat_begins_in_sight_whatever_page_was_shown(
     assert window.page.name == "Tune"
 
 
+@pytest.mark.slow
 def test_quit_is_the_last_of_the_file_menu(application: Application) -> None:
     bar = application.window.menuBar().actions()
     menu = next(action.menu() for action in bar if action.text() == "&File")
@@ -67,6 +70,7 @@ def test_quit_is_the_last_of_the_file_menu(application: Application) -> None:
     assert last == ["app.settings", "app.quit"]
 
 
+@pytest.mark.slow
 def test_a_metric_finds_what_shows_and_what_moves_it(
     qtbot: QtBot, application: Application
 ) -> None:
@@ -183,6 +187,7 @@ def test_long_lists_stand_in_columns_in_their_order() -> None:
     assert in_columns({"A": rows(3)}) == [{"A": rows(3)}]
 
 
+@pytest.mark.slow
 def test_the_palette_has_the_keyboard_after_pages_were_changed(
     qtbot: QtBot, application: Application
 ) -> None:

@@ -165,6 +165,7 @@ def test_the_cache_goes_to_8_bits_and_back_in_mid_reply(
     assert [text.startswith(label) for text in texts] == [True] * 3
 
 
+@pytest.mark.slow
 def test_a_cache_that_does_not_fit_is_refused_and_the_reply_goes_on(
     qtbot: QtBot, application: Application
 ) -> None:

@@ -65,6 +65,7 @@ def test_the_models_page_begins_with_the_open_model(
     assert page.source == other  # the user's choice stays
 
 
+@pytest.mark.slow
 def test_random_weights_are_called_so(qtbot: QtBot, application: Application) -> None:
     with qtbot.waitSignal(application.bridge.loaded, timeout=5000):
         application.session.open("/shapes/x", "dummy")
@@ -91,6 +92,7 @@ def test_a_cache_that_became_smaller_is_told_of(qtbot: QtBot, application: Appli
     qtbot.waitUntil(lambda: told() == ["It ran out in 2 steps. 128 → 81 blocks."])
 
 
+@pytest.mark.slow
 def test_a_step_that_was_not_launched_ahead_is_told_of_apart(
     qtbot: QtBot, application: Application
 ) -> None:
@@ -110,6 +112,7 @@ def test_a_step_that_was_not_launched_ahead_is_told_of_apart(
     assert application.notices.notice("room") is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("attempt", "shown"), [(3, [3]), (0, [])])
 def test_a_lost_connection_counts_the_attempts(
     application: Application, attempt: int, shown: list[float]
@@ -180,6 +183,7 @@ def test_recent_models_are_in_the_menu_and_their_settings_come_back(
     assert panel.rows["max_num_seqs"].value() == 48
 
 
+@pytest.mark.slow
 def test_a_dropped_folder_is_looked_at_before_it_is_loaded(
     qtbot: QtBot, application: Application, tmp_path: Path
 ) -> None:
@@ -247,6 +251,7 @@ class FirstPaint(QObject):
         QApplication.instance().removeEventFilter(self)  # type: ignore[union-attr]
 
 
+@pytest.mark.slow
 def test_the_first_token_is_painted_without_waiting_for_a_timer(
     qtbot: QtBot, application: Application, script: Script, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -307,6 +312,7 @@ def test_a_stuck_engine_is_shown_and_can_be_restarted(
     assert application.strip.state != NO_RESPONSE
 
 
+@pytest.mark.slow
 def test_a_restart_of_a_stuck_engine_ends_its_replies(
     qtbot: QtBot, application: Application
 ) -> None:
@@ -331,6 +337,7 @@ def test_the_theme_paints_pixels_and_is_remembered(qtbot: QtBot, application: Ap
         assert SettingsStore().theme == mode
 
 
+@pytest.mark.slow
 def test_the_first_window_leaves_room_for_its_title_bar(
     qtbot: QtBot, application: Application
 ) -> None:
@@ -360,6 +367,7 @@ def test_docks_close_open_and_come_back_in_the_next_run(
         assert again.charts_dock.isHidden()
 
 
+@pytest.mark.slow
 def test_a_floating_dock_whose_screen_is_gone_comes_home(
     qtbot: QtBot, application: Application
 ) -> None:
@@ -370,6 +378,7 @@ def test_a_floating_dock_whose_screen_is_gone_comes_home(
     assert not application.settings_dock.isFloating()
 
 
+@pytest.mark.slow
 def test_a_panel_behind_a_tab_comes_to_the_front_before_it_closes(
     qtbot: QtBot, application: Application
 ) -> None:
@@ -403,6 +412,7 @@ def test_closing_in_mid_reply_saves_it_and_ends_the_thread(
         assert len(kept.text) > 200 and kept.state in (State.STOPPED, State.INTERRUPTED)
 
 
+@pytest.mark.slow
 def test_a_stage_of_a_load_without_an_end_shows_no_percentage(
     qtbot: QtBot, application: Application, monkeypatch: pytest.MonkeyPatch
 ) -> None:

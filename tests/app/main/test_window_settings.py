@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from PySide6.QtCore import QCoreApplication, QEvent, Qt
 from PySide6.QtGui import QAction, QGuiApplication
 from PySide6.QtWidgets import QApplication, QInputDialog, QMenu
@@ -58,6 +59,7 @@ def test_cache_and_reload_settings_wait_for_apply(qtbot: QtBot, application: App
     assert panel.rows["block_size"].value() == 16
 
 
+@pytest.mark.slow
 def test_apply_leaves_the_keyboard_in_its_place(qtbot: QtBot, application: Application) -> None:
     open_model(qtbot, application)
     application.window.activateWindow()
@@ -144,6 +146,7 @@ def test_a_kv_cache_that_the_machine_cannot_give_is_refused(
         assert row.hint_tone == "small" and row.value() is None
 
 
+@pytest.mark.slow
 def test_the_preview_names_settings_as_their_rows_do(application: Application) -> None:
     error = OutOfMemoryError("Too large.", "Choose a smaller kv_cache_memory_bytes.").info()
     pending = application.engine_settings.pending
@@ -152,6 +155,7 @@ def test_the_preview_names_settings_as_their_rows_do(application: Application) -
     assert "kv_cache_memory_bytes" not in pending.memory.text()
 
 
+@pytest.mark.slow
 def test_who_wants_to_choose_a_method_of_drafting_is_led_to_its_row(
     qtbot: QtBot, application: Application
 ) -> None:
@@ -205,6 +209,7 @@ def copied_command(application: Application) -> str:
     return QGuiApplication.clipboard().text()
 
 
+@pytest.mark.slow
 def test_a_budget_is_copied_where_it_was_chosen(qtbot: QtBot, application: Application) -> None:
     open_model(qtbot, application)
     config = application.bridge.config
@@ -238,6 +243,7 @@ def test_settings_are_undone_and_redone_by_commands(qtbot: QtBot, application: A
     assert row.value() == 32 and not redo.isEnabled()
 
 
+@pytest.mark.slow
 def test_undo_takes_back_no_older_change_while_one_is_not_answered(
     qtbot: QtBot, application: Application
 ) -> None:
@@ -273,6 +279,7 @@ def entry(menu: QMenu, text: str) -> QAction:
     return next(action for action in menu.actions() if action.text() == text)
 
 
+@pytest.mark.slow
 def test_the_saved_values_are_shown_while_the_model_loads(
     qtbot: QtBot, application: Application, script: Script
 ) -> None:
@@ -314,6 +321,7 @@ def test_a_profile_is_saved_chosen_and_deleted_with_a_way_back(
     assert [p.name for p in SettingsStore().profiles.profiles] == ["many & at once"]
 
 
+@pytest.mark.slow
 def test_a_damaged_file_of_profiles_is_kept_aside_and_said(
     qapp: QApplication, application: Application
 ) -> None:
@@ -339,6 +347,7 @@ def test_hints_say_what_happens_now(qtbot: QtBot, application: Application, scri
         assert row.hint or name == "seed" or name in SETTINGS_OF_IT  # nothing was drafted
 
 
+@pytest.mark.slow
 def test_hints_follow_what_happened_while_they_were_hidden(
     qtbot: QtBot, application: Application
 ) -> None:
@@ -352,6 +361,7 @@ def test_hints_follow_what_happened_while_they_were_hidden(
     assert panel.isVisible() and numbers(panel.rows["max_num_seqs"].hint)[:2] == [3, 2]
 
 
+@pytest.mark.slow
 def test_what_a_setting_could_win_moves_no_row(qtbot: QtBot, application: Application) -> None:
     """It is said from the first reply on, when the hand may be on its way to a control."""
     open_model(qtbot, application)
@@ -363,6 +373,7 @@ def test_what_a_setting_could_win_moves_no_row(qtbot: QtBot, application: Applic
     assert {name: row.sizeHint().height() for name, row in panel.rows.items()} == before
 
 
+@pytest.mark.slow
 def test_a_pending_value_has_its_own_gain(qtbot: QtBot, application: Application) -> None:
     open_model(qtbot, application)
     panel = application.engine_settings
@@ -388,6 +399,7 @@ def test_every_setting_of_the_registry_that_can_be_chosen_has_an_accessible_cont
         assert max(map(len, tip.splitlines())) <= TIP_WIDTH
 
 
+@pytest.mark.slow
 def test_an_effect_of_a_preference_that_fails_is_a_notice(application: Application) -> None:
     def fail(value: object) -> None:
         raise PermissionError(13, "Permission denied", "/logs/inferdeck.log")

@@ -6,6 +6,8 @@ import os
 import subprocess
 import sys
 
+import pytest
+
 from tests import ROOT
 
 PROBE = """
@@ -39,6 +41,7 @@ def test_the_window_shows_before_anything_heavy_is_imported() -> None:
     assert float(seconds) < 15.0  # of the processor; 1.7 where it is not slow
 
 
+@pytest.mark.slow
 def test_without_a_display_it_says_so_and_what_to_do() -> None:
     code = (
         "import os, sys; del os.environ['QT_QPA_PLATFORM'];"

@@ -19,6 +19,7 @@ from app.managed.launch import Launch, Place
 from app.managed.supervisor import supervised
 from tests import ROOT
 from tests.app.managed.conftest import Sshd, has_ended, needs_sshd, wait_until
+from tests.tiers import first_fast
 
 WINDOW = """
 import sys, time, msgspec
@@ -90,7 +91,9 @@ def test_workers_that_ignore_signals_end_with_a_killed_supervisor(tmp_path: Path
 
 
 @needs_sshd
-@pytest.mark.parametrize("victims", ["window", "ssh", "session", "supervisor", "supervisor ssh"])
+@pytest.mark.parametrize(
+    "victims", first_fast(2, ["window", "ssh", "session", "supervisor", "supervisor ssh"])
+)
 def test_over_ssh(sshd: Sshd, afar: Launch, victims: str) -> None:
     with window_of(afar) as (window, engine):
         known = {
@@ -101,7 +104,7 @@ def test_over_ssh(sshd: Sshd, afar: Launch, victims: str) -> None:
         wait_until(lambda: has_ended(engine))
 
 
-@pytest.mark.parametrize("victims", ["window", "supervisor", "docker"])
+@pytest.mark.parametrize("victims", first_fast(1, ["window", "supervisor", "docker"]))
 def test_in_a_container(
     launch: Launch, victims: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -81,6 +81,7 @@ def events(raw: bytes) -> list[Any]:
     return [json.loads(line.removeprefix("data: ")) for line in lines[:-1]]
 
 
+@pytest.mark.slow
 def test_parallel_streams_are_what_direct_runs_give(served: Served, connect: Any) -> None:
     # A draw that lies within rounding of the border between two tokens may fall to either side
     # with other batch mates (see engine.kernels.linear): these prompts and seeds have none.

@@ -202,6 +202,7 @@ def all_of(store: ChatStore) -> dict[str, int]:
     return {c.id: len(store.messages(c.id)) for c in store.conversations()}
 
 
+@pytest.mark.slow
 def test_any_damaged_page_costs_what_is_on_it(path: Path) -> None:
     fill(path)
     whole, pages = path.read_bytes(), pages_of(path)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import pytest
 from PySide6.QtCore import QEvent, QPoint, QPointF, Qt
 from PySide6.QtGui import QMouseEvent
 from PySide6.QtWidgets import QApplication, QLabel, QTabBar
@@ -37,6 +38,7 @@ def over_the_page(made: Application) -> list[tuple[int, ...]] | None:
     return [place.getRect() for place in shown if place.intersects(central.geometry())]
 
 
+@pytest.mark.slow
 def test_no_tab_bar_lies_over_the_page_in_the_second_run(qapp: QApplication, qtbot: QtBot) -> None:
     """Qt left one behind, in the corner where a chat is begun."""
     for _ in range(2):
@@ -91,6 +93,7 @@ def drag(area: DockArea, place: QPoint, down: int = 0, *, right: int = 0) -> Non
         QApplication.processEvents()
 
 
+@pytest.mark.slow
 def test_docks_that_were_dragged_low_stay_low(qapp: QApplication, qtbot: QtBot) -> None:
     with next_run(qapp) as made:
         made.show()
@@ -113,6 +116,7 @@ def test_docks_that_were_dragged_low_stay_low(qapp: QApplication, qtbot: QtBot) 
         qtbot.waitUntil(lambda: abs(area.height_below - dragged) < 8)
 
 
+@pytest.mark.slow
 def test_docks_side_by_side_have_their_shares_back_in_a_wide_window(
     qapp: QApplication, qtbot: QtBot
 ) -> None:

@@ -13,6 +13,7 @@ from app.window.docks import is_on_a_screen
 from app.window.layouts import LayoutController
 from app.window.settings_store import SettingsStore
 from tests.app.window_fixtures import application, next_run, script
+from tests.tiers import first_fast
 from widgets.theme.fonts import point_size
 
 __all__ = ["application", "script"]
@@ -57,6 +58,7 @@ def test_a_built_in_layout_puts_page_panels_and_text(
     assert not window.commands.action("layout.update").isEnabled()
 
 
+@pytest.mark.slow
 def test_a_size_that_the_user_chooses_goes_before_that_of_the_layout(
     qtbot: QtBot, application: Application
 ) -> None:
@@ -102,6 +104,7 @@ def test_a_layout_is_saved_chosen_renamed_and_deleted_with_a_way_back(
     assert desk(application).current.name == "calm" and "*calm layout" in entries(application)
 
 
+@pytest.mark.slow
 def test_a_layout_is_in_force_again_in_the_next_run(
     qapp: QApplication, qtbot: QtBot, application: Application
 ) -> None:
@@ -118,6 +121,7 @@ def test_a_layout_is_in_force_again_in_the_next_run(
         assert again.log_dock.isHidden() and point_size("body") == body
 
 
+@pytest.mark.slow
 def test_panels_of_a_screen_that_is_gone_come_home(qtbot: QtBot, application: Application) -> None:
     window = application.window
     application.log_dock.show()
@@ -130,7 +134,7 @@ def test_panels_of_a_screen_that_is_gone_come_home(qtbot: QtBot, application: Ap
     assert not application.log_dock.isHidden()
 
 
-@pytest.mark.parametrize("state", [b"", b"not a state of any version"])
+@pytest.mark.parametrize("state", first_fast(1, [b"", b"not a state of any version"]))
 def test_a_state_that_cannot_be_read_stands_as_planned_and_is_kept(
     qtbot: QtBot, application: Application, state: bytes
 ) -> None:

@@ -247,6 +247,7 @@ def test_two_windows_watch_one_engine(
         one.reconfigure(max_num_seqs=16)
 
 
+@pytest.mark.slow
 def test_a_model_of_this_machine_leaves_the_engine_elsewhere(
     qtbot: QtBot, application: Application, lab: Lab
 ) -> None:
@@ -266,6 +267,7 @@ def test_a_model_of_this_machine_leaves_the_engine_elsewhere(
     assert "127.0.0.1" not in application.strip.title
 
 
+@pytest.mark.slow
 def test_turning_to_another_engine_ends_what_was_asked_of_the_one_before(
     qtbot: QtBot, application: Application, proxy: Proxy
 ) -> None:

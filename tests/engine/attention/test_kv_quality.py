@@ -16,6 +16,7 @@ from engine.batch.batch import Span, pack
 from resources import resource_path
 from resources.starter.corpus import conversations
 from resources.starter.tokenizer import END_OF_TEXT
+from tests.tiers import first_fast
 
 TEXT_SEED = 987
 NUM_TOKENS = 700
@@ -80,7 +81,9 @@ def quality(found: Tensor, plain: Tensor, token_ids: list[int]) -> Quality:
     return Quality(float(surprise.exp()), float(distance), float(agreement))
 
 
-@pytest.mark.parametrize("kv_dtype", ["int8", "fp8", "k=int8,v=fp8", "k=auto,v=int8"])
+@pytest.mark.parametrize(
+    "kv_dtype", first_fast(2, ["int8", "fp8", "k=int8,v=fp8", "k=auto,v=int8"])
+)
 def test_perplexity_stays_within_one_percent(
     engine: LLMEngine, token_ids: list[int], plain: Tensor, kv_dtype: str
 ) -> None:

@@ -27,6 +27,7 @@ from engine.numerics.kv_dtype import PLAIN, parse_kv_dtype
 from tests.engine import tiny_models, varlen_stand_in
 from tests.engine.textbook_kv import attention
 from tests.figures import numbers
+from tests.tiers import first_fast
 
 CPU = torch.device("cpu")
 TORCHS = torchs.varlen_attn
@@ -243,12 +244,12 @@ def generate(tmp_path: Path, stand_in: pytest.MonkeyPatch) -> Callable[..., list
 
 @pytest.mark.parametrize(
     ("family", "changed"),
-    [
+    first_fast(2, [
         ("llama", {"max_num_batched_tokens": 20}),  # chunks
         ("llama", {"speculative_method": "ngram"}),
         ("gemma2", {}),  # window; its soft cap is gathered
         ("gemma3", {}),  # window
-    ],
+    ]),
 )
 def test_the_engine_says_the_same_with_it(
     family: str, changed: dict[str, Any], generate: Callable[..., list[list[int]]]

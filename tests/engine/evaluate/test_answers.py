@@ -76,6 +76,7 @@ def test_a_window_full_of_prompt_leaves_room_for_the_answer(tiny_folder: Path) -
     assert report.answers.pairs[0].num_candidate_tokens > 0
 
 
+@pytest.mark.slow
 def test_speed_and_sizes(tiny_folder: Path) -> None:
     reference = config_of(tiny_folder)
     task = EvaluationTask(

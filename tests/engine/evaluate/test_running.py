@@ -20,6 +20,7 @@ def test_a_reference_takes_the_dtype_of_the_candidate(tiny_folder: Path, text: s
     assert report.reference.dtype == report.candidate.dtype == "bfloat16"
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("same_threads")
 def test_progress_counts_up_and_a_stop_is_heeded_at_every_stage(
     tiny_folder: Path, text: str

@@ -10,6 +10,7 @@ from engine import LLMEngine, SamplingParams
 from engine.config import Change
 from engine.errors import ConfigError, OutOfMemoryError
 from engine.host.model_host import ModelHost
+from tests.tiers import first_fast
 
 PROMPTS = [list(range(3, 30)), list(range(40, 52)), [5, 6, 7]]
 GREEDY = SamplingParams(temperature=0, max_tokens=24, ignore_eos=True)
@@ -34,7 +35,7 @@ def finish(engine: LLMEngine, said: dict[str, list[int]]) -> None:
     engine.check_integrity()
 
 
-@pytest.mark.parametrize("method", ["int8", "int4", "nf4", "fp8"])
+@pytest.mark.parametrize("method", first_fast(2, ["int8", "int4", "nf4", "fp8"]))
 def test_requests_go_on_at_another_precision_and_back(
     method: str, make_engine: Callable[..., LLMEngine]
 ) -> None:

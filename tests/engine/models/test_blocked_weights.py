@@ -17,6 +17,7 @@ from engine.kernels.linear import Linear
 from engine.kernels.measure import Choice
 from engine.models import targets
 from tests.engine import tiny_models
+from tests.tiers import first_fast
 
 BLOCKS = (Choice("linear, blocked weights", "float32", 1, "onednn", "asked for by the test"),)
 PROMPTS = tiny_models.make_prompts((5, 30, 17))
@@ -39,7 +40,9 @@ def linears(engine: LLMEngine) -> Iterator[tuple[str, Linear]]:
             yield name, module
 
 
-@pytest.mark.parametrize("family", ["llama", "qwen2", "gpt_neox", "mixtral", "gemma2"])
+@pytest.mark.parametrize(
+    "family", first_fast(2, ["llama", "mixtral", "qwen2", "gpt_neox", "gemma2"])
+)
 def test_it_writes_what_transformers_writes(family: str, tmp_path: Path) -> None:
     model, folder = folder_of(family, tmp_path)
     prompts = [[token % 192 for token in prompt] for prompt in PROMPTS]

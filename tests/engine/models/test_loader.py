@@ -92,7 +92,7 @@ def test_logits_equal_those_of_from_pretrained(family: str, tmp_path: Path) -> N
     assert original == ({"rotary table"} if family == "llama4" else set())
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", tiered(FAMILIES))
 def test_weights_take_no_more_memory_than_the_model_has(family: str, tmp_path: Path) -> None:
     model = make_model(family)
     loaded = load(save(model, tmp_path))

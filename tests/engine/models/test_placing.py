@@ -12,6 +12,7 @@ from engine.hardware.device_map import DeviceMap
 from engine.models.architecture import build_on_meta
 from engine.models.placement import place
 from tests.engine.tiny_models import FAMILIES, make_model
+from tests.tiers import tiered
 
 SHARED_KV = ("gemma3n", "gemma4")
 DIVIDED = [family for family in FAMILIES if family not in SHARED_KV]
@@ -29,7 +30,7 @@ def reference(family: str) -> Any:
     return build_on_meta(config)
 
 
-@pytest.mark.parametrize("family", DIVIDED)
+@pytest.mark.parametrize("family", tiered(DIVIDED))
 def test_every_family_has_its_embeddings_before_its_layers(family: str) -> None:
     model = reference(family)
     attention = model.config._attn_implementation

@@ -59,6 +59,7 @@ def test_an_untested_type_passes_in_a_process_of_its_own(cache: Path) -> None:
     assert recorded(file.name) == Verdict(file.name, None)
 
 
+@pytest.mark.slow
 def test_a_crash_is_a_refusal(monkeypatch: pytest.MonkeyPatch, cache: Path) -> None:
     monkeypatch.setattr(smoke_test, "judge", crash)
     with pytest.raises(UnsupportedModelError, match="SIGSEGV"):

@@ -79,7 +79,7 @@ def test_the_setting_costs_a_cache_rebuild() -> None:
 
 @pytest.mark.parametrize("kv_dtype", DTYPES)
 @pytest.mark.parametrize(
-    "family", tiered(["llama", "gemma2", "gpt_oss", "mistral"], ["gemma2", "gpt_oss"])
+    "family", tiered(["llama", "gemma2", "gpt_oss", "mistral"], ["gpt_oss"])
 )
 def test_batched_chunked_preempted_and_cached_equal_the_textbook(
     family: str, kv_dtype: str, tmp_path: Path

@@ -24,6 +24,7 @@ from engine.runner.cuda_graphs import SIZES, DecodeGraphs, sizes_for
 from tests.engine import tiny_models
 from tests.engine.recorded_graphs import Recording
 from tests.figures import numbers
+from tests.tiers import first_fast
 
 MakeEngine = Callable[..., LLMEngine]
 
@@ -155,7 +156,7 @@ def _generate(engine: LLMEngine, count: int) -> list[list[int]]:
 
 @pytest.mark.parametrize(
     ("family", "async_scheduling"),
-    [("llama", True), ("gemma2", True), ("gpt_oss", False), ("qwen3_moe", False)],
+    first_fast(2, [("llama", True), ("gemma2", True), ("gpt_oss", False), ("qwen3_moe", False)]),
 )
 def test_replayed_steps_give_the_tokens_of_eager_ones(
     family: str, async_scheduling: bool, recording: Recording, tmp_path: Any

@@ -17,6 +17,7 @@ from engine.kernels.cpu.library import heard_by_listeners, scratch
 from engine.runner import recording
 from engine.runner.recording import StepRecordings, can_record, filled_size
 from tests.engine import tiny_models
+from tests.tiers import first_fast
 
 MakeEngine = Callable[..., LLMEngine]
 
@@ -60,12 +61,12 @@ def driven(engine: LLMEngine) -> dict[int, list[tuple[Any, ...]]]:
 
 @pytest.mark.parametrize(
     "settings",
-    [
+    first_fast(2, [
         {},
         {"dtype": "bfloat16"},
         {"dtype": "bfloat16", "quantization": "int4", "quantization_group_size": 32},
         {"quantization": "int8", "kv_cache_dtype": "int8"},
-    ],
+    ]),
     ids=["float32", "bfloat16", "int4", "int8"],
 )
 def test_replayed_steps_are_bit_by_bit_what_launched_ones_are(
@@ -89,7 +90,7 @@ def test_replayed_steps_are_bit_by_bit_what_launched_ones_are(
     assert prompts == ({64, 32, 5, 3} if filled_size(33, dtype) == 64 else {5, 3})
 
 
-@pytest.mark.parametrize("kind", ["gemma2", "phi3", "gpt2"])
+@pytest.mark.parametrize("kind", first_fast(1, ["gemma2", "phi3", "gpt2"]))
 def test_other_architectures_are_replayed_exactly(
     kind: str, tmp_path_factory: pytest.TempPathFactory, make_engine: MakeEngine
 ) -> None:

@@ -16,6 +16,7 @@ from engine.simulate.replay import replay
 from engine.simulate.traffic import Load, Traffic
 from engine.snapshot import EngineSnapshot
 from tests.engine.simulate.scripted import KNOWN, like, serve, watched
+from tests.tiers import first_fast
 from tests.widgets import synthetic
 
 CHANGES: list[dict[str, Any]] = [
@@ -52,7 +53,7 @@ def steady() -> Traffic:
     return watched(serve(SimulatedEngine(like(), KNOWN), 22.0, 6))
 
 
-@pytest.mark.parametrize("change", CHANGES, ids=str)
+@pytest.mark.parametrize("change", first_fast(3, CHANGES), ids=str)
 def test_arrivals_are_replayed_at_other_settings(arriving: Traffic, change: dict[str, Any]) -> None:
     """Within 1 % of the engine itself, from steps with the settings before; exactly where the
     times of steps are known, of sizes too that were not measured."""
@@ -65,7 +66,9 @@ def test_arrivals_are_replayed_at_other_settings(arriving: Traffic, change: dict
     assert apart(predicted, truth) < (0.03 if "max_num_batched_tokens" in change else 0.01)
 
 
-@pytest.mark.parametrize("change", [{}, {"max_num_seqs": 3}, {"batching": "static"}], ids=str)
+@pytest.mark.parametrize(
+    "change", first_fast(1, [{"max_num_seqs": 3}, {}, {"batching": "static"}]), ids=str
+)
 def test_a_closed_loop_sends_as_fast_as_it_is_served(
     steady: Traffic, change: dict[str, Any]
 ) -> None:

@@ -19,6 +19,7 @@ from engine.simulate.engine import SimulatedEngine
 from engine.simulate.settings import REPLAYED, plan_of
 from engine.simulate.step_time import StepTimes
 from engine.snapshot import EngineSnapshot, FinishReason, StepRecord
+from tests.tiers import first_fast
 from tests.widgets import synthetic
 
 TIMES = StepTimes.exact(step=1.0, token=0.125, requests=0.25)
@@ -75,18 +76,18 @@ def plans(steps: list[StepRecord]) -> list[Any]:
 
 @pytest.mark.parametrize(
     "changes",
-    [
+    first_fast(3, [
         {},
+        {"watermark": 0.0, "kv_cache_memory_bytes": 12 * 2**12},  # preempts
+        {"enable_chunked_prefill": False, "max_num_batched_tokens": 16},
         {"max_num_seqs": 2},
         {"max_num_batched_tokens": 16},
         {"block_size": 4},
         {"batching": "static"},
         {"enable_prefix_caching": False},
-        {"enable_chunked_prefill": False, "max_num_batched_tokens": 16},
         {"kv_allocation": "contiguous"},
-        {"watermark": 0.0, "kv_cache_memory_bytes": 12 * 2**12},  # preempts
-    ],
-)
+    ]),
+)  # fmt: skip
 def test_it_plans_the_same_steps_as_the_real_engine(
     make_engine: Callable[..., LLMEngine], changes: dict[str, Any]
 ) -> None:

@@ -18,7 +18,7 @@ from engine.speculation.eagle3.proposer import Eagle3Proposer
 from resources import resource_path
 from tests.engine import tiny_heads
 from tests.engine.speculation.runs import GREEDY, LENGTH, PARAMS, PROMPTS, SEEDED, eagle, results
-from tests.tiers import tiered
+from tests.tiers import first_fast, tiered
 
 MakeEngine = Callable[..., LLMEngine]
 
@@ -98,7 +98,7 @@ def test_the_last_step_of_the_last_request_finds_no_memory_to_be_followed(
     engine.check_integrity()
 
 
-@pytest.mark.parametrize("params", [GREEDY, SEEDED, PARAMS[3]])
+@pytest.mark.parametrize("params", first_fast(1, [GREEDY, SEEDED, PARAMS[3]]))
 def test_drafting_is_switched_in_mid_reply(
     params: SamplingParams, make_engine: MakeEngine, head_folder: Path, plain: list[Any]
 ) -> None:
@@ -118,7 +118,9 @@ def test_drafting_is_switched_in_mid_reply(
 
 
 @pytest.mark.parametrize(
-    "filters", [{}, {"top_k": 150}, {"top_k": 3, "top_p": 0.9}, {"min_p": 0.2}], ids=str
+    "filters",
+    first_fast(2, [{}, {"top_k": 3, "top_p": 0.9}, {"top_k": 150}, {"min_p": 0.2}]),
+    ids=str,
 )
 def test_unseeded_sampling_is_verified_by_rejection(
     filters: dict[str, Any], make_engine: MakeEngine, head_folder: Path
@@ -184,12 +186,12 @@ PLAIN_GREEDY = SamplingParams(temperature=0, max_tokens=LENGTH, ignore_eos=True)
 
 @pytest.mark.parametrize(
     "tight",
-    [
-        {},
-        {"max_num_batched_tokens": 7, "block_size": 3},
+    first_fast(1, [
         {"kv_cache_memory_bytes": 3 * 2**14, "block_size": 4, "watermark": 0.0},
-    ],
-)
+        {"max_num_batched_tokens": 7, "block_size": 3},
+        {},
+    ]),
+)  # fmt: skip
 def test_drafts_come_from_the_whole_text(
     tight: dict[str, Any],
     make_engine: MakeEngine,

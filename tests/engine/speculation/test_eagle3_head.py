@@ -22,6 +22,7 @@ from engine.speculation.eagle3.shape import read_shape
 from engine.speculation.eagle3.weights import load_head
 from tests.engine import tiny_heads, tiny_models
 from tests.engine.speculation.runs import GREEDY, LENGTH, PROMPTS, eagle
+from tests.tiers import first_fast
 
 MakeEngine = Callable[..., LLMEngine]
 BLOCK = 4
@@ -248,7 +249,7 @@ BAD: dict[str, tuple[Callable[[tiny_heads.Head], tiny_heads.Head], tuple[str, ..
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("fault", BAD)
+@pytest.mark.parametrize("fault", first_fast(6, BAD))
 def test_a_head_that_does_not_fit_is_refused_and_the_model_stays(
     fault: str, make_engine: MakeEngine, tiny_head: tiny_heads.Head, tmp_path: Path
 ) -> None:

@@ -233,6 +233,7 @@ def long_run(engine: LLMEngine) -> SpeculationSnapshot:
     return figures
 
 
+@pytest.mark.slow
 def test_the_gain_is_measured_against_plain_steps(
     make_engine: MakeEngine, tiny_folder: Path
 ) -> None:
@@ -244,6 +245,7 @@ def test_the_gain_is_measured_against_plain_steps(
     assert figures.speed_up.factor > 0
 
 
+@pytest.mark.slow
 def test_drafts_that_never_stand_are_given_up(make_engine: MakeEngine) -> None:
     engine = make_engine(num_speculative_tokens=6, speculative_adaptive=True)
     plain_texts = [p + engine.generate([p], replace(GREEDY, max_tokens=100))[0].token_ids

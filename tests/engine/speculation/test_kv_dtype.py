@@ -12,7 +12,7 @@ from engine import LLMEngine
 from engine.attention.cpu import CPUAttention
 from engine.numerics.kv_dtype import parse_kv_dtype
 from tests.engine.speculation.runs import PARAMS, PROMPTS
-from tests.tiers import tiered
+from tests.tiers import first_fast, tiered
 
 MakeEngine = Callable[..., LLMEngine]
 DTYPES = ("int8", "fp8", "k=int8,v=fp8")
@@ -31,12 +31,12 @@ def tokens(engine: LLMEngine) -> list[Any]:
 @pytest.mark.parametrize("method", ["draft_model", "eagle3", "ngram"])
 @pytest.mark.parametrize(
     "tight",
-    [
-        {},
-        {"max_num_batched_tokens": 16, "block_size": 3},
+    first_fast(1, [
         {"block_size": 4, "watermark": 0.0},  # of a small cache: preemptions
-    ],
-)
+        {"max_num_batched_tokens": 16, "block_size": 3},
+        {},
+    ]),
+)  # fmt: skip
 def test_drafts_change_no_token(
     kv_dtype: str,
     method: str,

@@ -12,7 +12,7 @@ from engine import LLMEngine
 from engine.kernels.embedding import QuantizedEmbedding
 from tests.engine.quantized_checkpoints import make_quantized
 from tests.engine.speculation.runs import PARAMS, PROMPTS
-from tests.tiers import tiered
+from tests.tiers import first_fast, tiered
 
 MakeEngine = Callable[..., LLMEngine]
 WEIGHTS: list[dict[str, Any]] = [
@@ -29,7 +29,7 @@ def tokens(engine: LLMEngine) -> list[Any]:
 
 
 @pytest.mark.parametrize("weights", tiered(WEIGHTS, WEIGHTS[1:2]), ids=str)
-@pytest.mark.parametrize("method", ["draft_model", "eagle3", "ngram"])
+@pytest.mark.parametrize("method", first_fast(1, ["eagle3", "draft_model", "ngram"]))
 def test_drafts_change_no_token(
     weights: dict[str, Any],
     method: str,

@@ -19,7 +19,7 @@ from engine.runner.cuda_graphs import DRAFT_ROWS, DecodeGraphs, sizes_for
 from tests.engine.recorded_graphs import Recording
 from tests.engine.speculation.runs import draft_settings, eagle, results
 from tests.figures import numbers
-from tests.tiers import tiered
+from tests.tiers import first_fast, tiered
 
 MakeEngine = Callable[..., LLMEngine]
 
@@ -39,7 +39,7 @@ def replayed(monkeypatch: pytest.MonkeyPatch) -> list[tuple[DecodeGraphs, Batch]
 
 
 @pytest.mark.parametrize("k", tiered([1, 4], [4]))
-@pytest.mark.parametrize("kv", ["auto", "int8"])
+@pytest.mark.parametrize("kv", first_fast(1, ["int8", "auto"]))
 def test_replayed_drafts_and_verifications_change_no_token(
     k: int, kv: str, make_engine: MakeEngine, draft_folder: Path, plain: list[Any],
     recording: Recording, replayed: list[tuple[DecodeGraphs, Batch]],

@@ -31,6 +31,7 @@ from engine.speculation.verify import Verification
 from tests.engine import tiny_models
 from tests.engine.recorded_graphs import Recording
 from tests.engine.step.test_async_step import any_params
+from tests.tiers import first_fast
 
 META = torch.device("meta")
 _COPIES = {"aten::copy_", "aten::_to_copy", "aten::to"}
@@ -150,7 +151,7 @@ class Attends:
     def clear_blocks(self, blocks: list[int]) -> None: ...
 
 
-@pytest.mark.parametrize("family", ["llama", "gpt2", "qwen3_moe", "gpt_oss"])
+@pytest.mark.parametrize("family", first_fast(2, ["llama", "gpt2", "qwen3_moe", "gpt_oss"]))
 def test_a_step_is_launched_without_looking(family: str) -> None:
     """A prompt and a decoding request; then decoding alone, captured, with tokens that only the
     device knows."""

@@ -30,6 +30,7 @@ from engine.text.tokenizer import CheckpointTokenizer, chat
 from engine.text.work import Text
 from tests import ROOT
 from tests.engine.small_tokenizers import CHATML, byte_level, save
+from tests.tiers import first_fast
 
 HI = chat([{"role": "user", "content": "hi"}])
 NESTED = "{% for i in range(99999) %}" * 4 + "{% endfor %}" * 4
@@ -75,7 +76,7 @@ def opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
 
 @pytest.mark.parametrize(
     ("tokenizer", "template", "given"),
-    [
+    first_fast(4, [
         (with_pattern(r"(?:a|a|aa)+$"), None, Text("a" * 128 + "b")),  # a panic in Rust
         (with_pattern(r"\s*[\r\n]+|\s+"), None, Text(" " * 11_000_000)),
         (exploding("\u2603"), None, Text("\u2603")),
@@ -84,7 +85,7 @@ def opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
         (byte_level(), "{% for i in range(99999) %}{{ 'x' * 99999 }}{% endfor %}", HI),
         (byte_level(), "{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}", HI),
         (byte_level(), "{{ raise_exception('x' * 10000000) }}", HI),
-    ],
+    ]),
     ids=["panic", "blanks", "explosion", "endless", "huge", "huge loop", "recursion", "long error"],
 )
 def test_a_text_that_is_too_much(opened: Any, tokenizer: Any, template: Any, given: Any) -> None:

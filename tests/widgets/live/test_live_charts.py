@@ -61,6 +61,7 @@ def test_the_charts_show_what_the_snapshots_say(charts: LiveCharts) -> None:
         assert chart.values_table().rows
 
 
+@pytest.mark.slow
 def test_an_hour_of_snapshots_stays_bounded(charts: LiveCharts) -> None:
     end = time.perf_counter()
     for i in range(3000):

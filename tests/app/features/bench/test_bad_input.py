@@ -29,6 +29,7 @@ from tests.app.features.bench.bench_fixtures import (
 from tests.app.parts import Parts, parts
 from tests.app.window_fixtures import application, next_run, open_model, script, usual_text
 from tests.figures import numbers
+from tests.tiers import first_fast
 
 __all__ = ["application", "page", "parts", "script", "search", "usual_text"]
 OPENS = "/models/tiny"
@@ -49,6 +50,7 @@ def test_a_goal_that_nothing_meets_has_the_nearest_trial(
     wait_restored(qtbot, parts.bridge, before)
 
 
+@pytest.mark.slow
 def test_a_setting_that_the_model_cannot_take_is_a_failed_trial(
     qtbot: QtBot, search: BenchPage, parts: Parts, script: Script
 ) -> None:
@@ -68,6 +70,7 @@ def test_a_setting_that_the_model_cannot_take_is_a_failed_trial(
     wait_restored(qtbot, parts.bridge, before)
 
 
+@pytest.mark.slow
 def test_prompts_that_are_rejected_fail_their_trials(
     qtbot: QtBot, search: BenchPage, parts: Parts, tmp_path: Path, script: Script
 ) -> None:
@@ -86,6 +89,7 @@ def test_prompts_that_are_rejected_fail_their_trials(
     wait_restored(qtbot, parts.bridge, before)
 
 
+@pytest.mark.slow
 def test_an_end_in_mid_search_leaves_the_stored_settings(
     qtbot: QtBot, qapp: QApplication
 ) -> None:
@@ -112,7 +116,7 @@ def test_an_end_in_mid_search_leaves_the_stored_settings(
         assert [one.state for one in book.runs if one.kind is Kind.BENCH] == [State.STOPPED]
 
 
-@pytest.mark.parametrize("mode", list(Mode))
+@pytest.mark.parametrize("mode", first_fast(1, list(Mode)))
 def test_closing_the_window_in_mid_run_asks_and_puts_the_settings_back(
     qtbot: QtBot, application: Application, mode: Mode
 ) -> None:
@@ -135,6 +139,7 @@ def test_closing_the_window_in_mid_run_asks_and_puts_the_settings_back(
     wait_restored(qtbot, application.bridge, before)
 
 
+@pytest.mark.slow
 def test_closing_the_window_in_mid_run_asks_only_if_the_user_wants_it(
     qtbot: QtBot, application: Application
 ) -> None:

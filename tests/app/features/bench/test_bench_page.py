@@ -49,6 +49,7 @@ def test_a_sweep_fills_the_table_and_is_kept(qtbot: QtBot, page: BenchPage) -> N
     assert [run.state for run in kept] == [State.DONE]
 
 
+@pytest.mark.slow
 def test_an_engine_that_has_idled_is_swept(
     qtbot: QtBot, page: BenchPage, parts: Parts
 ) -> None:
@@ -62,6 +63,7 @@ def test_an_engine_that_has_idled_is_swept(
     assert steps["max_concurrent_requests"] == 1
 
 
+@pytest.mark.slow
 def test_a_server_that_reports_neither_cache_nor_settings(
     qtbot: QtBot, page: BenchPage, parts: Parts
 ) -> None:
@@ -77,6 +79,7 @@ def test_a_server_that_reports_neither_cache_nor_settings(
     assert all(point.is_measured for point in page.bench.result.points)
 
 
+@pytest.mark.slow
 def test_no_choice_is_cut_in_a_small_window_with_large_text(
     qtbot: QtBot, application: Application
 ) -> None:
@@ -150,6 +153,7 @@ def test_cancel_keeps_what_is_done_and_puts_settings_back(
     )
 
 
+@pytest.mark.slow
 def test_closing_the_window_keeps_what_is_done(
     qtbot: QtBot, page: BenchPage, parts: Parts
 ) -> None:
@@ -205,6 +209,7 @@ def test_bad_values_and_files_are_errors_in_the_form(
     assert box.currentText() == chosen
 
 
+@pytest.mark.slow
 def test_an_answer_before_the_end_has_its_number_of_runs(
     qtbot: QtBot, page: BenchPage
 ) -> None:
@@ -221,6 +226,7 @@ def test_an_answer_before_the_end_has_its_number_of_runs(
     assert 4 not in numbers(page.results.answer.text())
 
 
+@pytest.mark.slow
 def test_dragging_the_line_moves_the_goal(qtbot: QtBot, page: BenchPage) -> None:
     sweep(page, "concurrency", "1, 2")
     wait_end(qtbot, page)
@@ -243,6 +249,7 @@ def test_dragging_the_line_moves_the_goal(qtbot: QtBot, page: BenchPage) -> None
     assert page.bench.goals.itl == page.form.limits["itl"].value()
 
 
+@pytest.mark.slow
 def test_an_earlier_run_is_beside_the_new_one(qtbot: QtBot, page: BenchPage) -> None:
     for _ in range(2):
         sweep(page, "concurrency", "1, 2")
@@ -261,6 +268,7 @@ def test_an_earlier_run_is_beside_the_new_one(qtbot: QtBot, page: BenchPage) -> 
     assert str(difference_of(*rates, (), ())) in changes[0].texts
 
 
+@pytest.mark.slow
 def test_exports(qtbot: QtBot, page: BenchPage, tmp_path: Path) -> None:
     sweep(page, "concurrency", "1")
     wait_end(qtbot, page)

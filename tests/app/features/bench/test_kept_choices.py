@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from PySide6.QtWidgets import QApplication
 from pytestqt.qtbot import QtBot
 
@@ -34,6 +35,7 @@ def fill(page: BenchPage) -> None:
     form.tune.choose(Objective.MEMORY)
 
 
+@pytest.mark.slow
 def test_choices_stay_from_one_start_to_the_next(qtbot: QtBot, qapp: QApplication) -> None:
     with next_run(qapp) as first:
         first.show()

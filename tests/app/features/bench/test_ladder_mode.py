@@ -119,6 +119,7 @@ def test_users_are_searched_a_rung_is_applied_and_undone(
     assert value("kv_allocation") == "paged" and value("enable_prefix_caching") is True
 
 
+@pytest.mark.slow
 def test_a_setting_that_fails_is_skipped_and_the_ladder_goes_on(
     qtbot: QtBot, page: BenchPage, parts: Parts, script: Script
 ) -> None:
@@ -153,6 +154,7 @@ def test_cancel_keeps_the_rungs_that_are_done(
     wait_restored(qtbot, parts.bridge, before)
 
 
+@pytest.mark.slow
 def test_exports_and_the_run_in_runs(
     qtbot: QtBot, page: BenchPage, parts: Parts, tmp_path: Path
 ) -> None:

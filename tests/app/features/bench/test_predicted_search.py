@@ -95,6 +95,7 @@ def num_runs(result: BenchResult) -> int:
     return sum(len(point.rounds) for point in result.points)
 
 
+@pytest.mark.slow
 def test_a_prediction_saves_runs(predicted: BenchResult) -> None:
     blind = Job(predicts=False).run()
     assert num_runs(predicted) < num_runs(blind)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from PySide6.QtCore import QEvent, QPointF, Qt
 from PySide6.QtGui import QMouseEvent
 from pytestqt.qtbot import QtBot
@@ -89,6 +90,7 @@ def test_hover_explains_a_click_applies_and_undo_returns(
     assert results.bar.undo.isHidden()
 
 
+@pytest.mark.slow
 def test_a_trial_is_copied_as_command_lines(
     qtbot: QtBot, search: BenchPage, parts: Parts
 ) -> None:
@@ -104,6 +106,7 @@ def test_a_trial_is_copied_as_command_lines(
     dialog.close()
 
 
+@pytest.mark.slow
 def test_the_least_memory_has_its_own_chart(qtbot: QtBot, search: BenchPage) -> None:
     box = search.form.tune.objective
     box.setCurrentIndex(box.findData(Objective.MEMORY))
@@ -116,12 +119,14 @@ def test_the_least_memory_has_its_own_chart(qtbot: QtBot, search: BenchPage) -> 
     assert result.best is not None and result.best.figures["memory_bytes"] == best
 
 
+@pytest.mark.slow
 def test_without_a_goal_nothing_is_searched(search: BenchPage) -> None:
     run(search, Mode.TUNE, 0.0)
     assert not search.bench.is_running and not search.form.error.isHidden()
     assert search.bench.problem is not None and search.bench.result is None
 
 
+@pytest.mark.slow
 def test_nothing_is_applied_while_it_runs(
     qtbot: QtBot, search: BenchPage, parts: Parts
 ) -> None:
@@ -133,6 +138,7 @@ def test_nothing_is_applied_while_it_runs(
     assert {"max_num_seqs": 7} not in commands and search.results.bar.undo.isHidden()
 
 
+@pytest.mark.slow
 def test_closing_the_window_keeps_the_trials(
     qtbot: QtBot, search: BenchPage, parts: Parts
 ) -> None:
@@ -155,6 +161,7 @@ def test_axes_without_values_are_errors(search: BenchPage) -> None:
     assert not search.form.error.isHidden() and not search.bench.is_running
 
 
+@pytest.mark.slow
 def test_progress_names_settings_as_the_form_does(qtbot: QtBot, search: BenchPage) -> None:
     seen: list[str] = []
     search.bench.changed.connect(lambda: seen.append(search.form.status.text()))

@@ -281,6 +281,7 @@ def transfer(qtbot: QtBot, chat: Chat, dialog: QFileDialog | None, path: Path) -
     actions.failed.disconnect(ended.append)
 
 
+@pytest.mark.slow
 def test_all_chats_move_to_another_machine(chat: Chat, qtbot: QtBot, tmp_path: Path) -> None:
     reply = ask(chat)
     chat.controller.regenerate()

@@ -12,6 +12,7 @@ from app.clients.target import Continues
 from app.features.chat.conversation import Message
 from engine.snapshot import FinishReason
 from tests.app.chat_fixtures import Chat, chat, chat_in
+from tests.tiers import first_fast
 from widgets.chat.message_view import AssistantMessageView
 from widgets.latency.causes import Cause, ReplyTimes
 
@@ -40,7 +41,9 @@ def continue_reply(made: Chat, reply: Message, *words: str, again: str | None = 
     made.settle()
 
 
-@pytest.mark.parametrize("reason", [FinishReason.ABORT, FinishReason.LENGTH, FinishReason.ERROR])
+@pytest.mark.parametrize(
+    "reason", first_fast(1, [FinishReason.ABORT, FinishReason.LENGTH, FinishReason.ERROR])
+)
 def test_it_continues_in_the_same_message(chat: Chat, reason: FinishReason) -> None:
     reply = cut(chat, reason, "one", " two", " three")
     view = chat.page.transcript.view(reply.id)

@@ -88,6 +88,7 @@ def check_same(application: Application, message: Message) -> None:
     assert shown.causes == beside.causes
 
 
+@pytest.mark.slow
 def test_a_continued_reply_has_the_figures_of_the_whole_everywhere(
     qtbot: QtBot, application: Application
 ) -> None:

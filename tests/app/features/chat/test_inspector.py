@@ -167,6 +167,7 @@ def test_the_figures_are_those_of_the_reply(
     assert numbers(view.blocks.note.text())[:2] == [-(-stored // size), size]
 
 
+@pytest.mark.slow
 def test_the_latency_of_a_long_reply_follows(
     qtbot: QtBot, application: Application, script: Script, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -200,6 +201,7 @@ def test_the_latency_of_a_long_reply_follows(
     qtbot.waitUntil(lambda: view.isVisible() and is_whole(view._latency, ended[0]))
 
 
+@pytest.mark.slow
 def test_a_reply_keeps_its_figures_while_its_times_are_read(
     qtbot: QtBot, application: Application, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -278,6 +280,7 @@ def test_the_latency_of_an_end_does_not_replace_that_of_a_continued_reply(
         made.engine.finish()
 
 
+@pytest.mark.slow
 def test_a_reply_that_ends_behind_another_page_is_shown_on_return(
     qtbot: QtBot, application: Application, script: Script
 ) -> None:

@@ -35,6 +35,7 @@ from tests.app.storage.damage import (
     recovered,
     spoil,
 )
+from tests.tiers import first_fast
 
 __all__ = ["damaged", "gate"]
 
@@ -250,8 +251,8 @@ def test_recovered_presets_and_unsent_text_are_shown(
 
 
 @pytest.mark.parametrize(
-    "error", [MemoryError(), OSError(28, "No space left"), sqlite3.OperationalError("full"),
-              RuntimeError()],
+    "error", first_fast(1, [OSError(28, "No space left"), MemoryError(),
+                            sqlite3.OperationalError("full"), RuntimeError()]),
     ids=lambda error: type(error).__name__,
 )  # fmt: skip
 def test_a_failed_recovery_can_be_started_again(

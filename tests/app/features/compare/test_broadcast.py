@@ -169,6 +169,7 @@ def test_all_are_stopped_and_what_was_written_stays(
     assert window.start.isEnabled() and not window.stop.isEnabled()
 
 
+@pytest.mark.slow
 def test_escape_stops_what_is_written_and_leaves_when_nothing_is(
     qtbot: QtBot, window: BroadcastView, script: Script
 ) -> None:
@@ -199,6 +200,7 @@ def test_what_is_refused_or_cut_off_says_why(
     assert not window.start.isEnabled() and window.start.toolTip()
 
 
+@pytest.mark.slow
 def test_cells_stand_beside_each_other_as_far_as_there_is_room(
     qtbot: QtBot, application: Application
 ) -> None:
@@ -217,6 +219,7 @@ def test_cells_stand_beside_each_other_as_far_as_there_is_room(
     assert len(window.cells) == 2
 
 
+@pytest.mark.slow
 def test_a_broadcast_is_kept_as_a_run(
     qtbot: QtBot, application: Application
 ) -> None:

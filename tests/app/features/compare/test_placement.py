@@ -144,6 +144,7 @@ def reconfigured(engine: FakeEngineThread) -> bool:
     return any(isinstance(c, messages.Reconfigure) for c in engine.commands)
 
 
+@pytest.mark.slow
 def test_sampling_alone_needs_one_engine(
     qtbot: QtBot, window: CompareView, engines: list[FakeEngineThread]
 ) -> None:
@@ -205,6 +206,7 @@ def told(engine: FakeEngineThread) -> list[str]:
     return found
 
 
+@pytest.mark.slow
 def test_the_left_begins_as_what_is_loaded_and_can_be_another(
     qtbot: QtBot, window: CompareView, engines: list[FakeEngineThread]
 ) -> None:
@@ -218,6 +220,7 @@ def test_the_left_begins_as_what_is_loaded_and_can_be_another(
     assert told(engines[0])[2:] == ["int8", "ask", "int4", "ask", "auto"]
 
 
+@pytest.mark.slow
 def test_where_the_right_is_what_is_loaded_nothing_is_switched_first(
     qtbot: QtBot, window: CompareView, engines: list[FakeEngineThread]
 ) -> None:
@@ -228,6 +231,7 @@ def test_where_the_right_is_what_is_loaded_nothing_is_switched_first(
     assert told(engines[0])[2:] == ["ask", "int8", "ask", "auto"]
 
 
+@pytest.mark.slow
 def test_two_engines_that_are_both_not_the_one_of_the_window(
     qtbot: QtBot, parts: Parts, window: CompareView,
     engines: list[FakeEngineThread],
@@ -245,6 +249,7 @@ def test_two_engines_that_are_both_not_the_one_of_the_window(
     assert parts.bridge.config.model == "/models/tiny"
 
 
+@pytest.mark.slow
 def test_what_cannot_be_the_left_leaves_the_engine_as_it_was(
     qtbot: QtBot, window: CompareView, engines: list[FakeEngineThread], script: Script
 ) -> None:
@@ -296,6 +301,7 @@ def test_a_second_engine_that_is_not_loaded_leaves_the_other_way(
     assert len(engines) == 2 and reconfigured(engines[0])
 
 
+@pytest.mark.slow
 def test_stopping_while_a_second_engine_loads_ends_it(
     qtbot: QtBot, window: CompareView, engines: list[FakeEngineThread], script: Script
 ) -> None:
@@ -322,6 +328,7 @@ def test_the_program_can_end_in_the_middle(
     assert not engines[1].is_alive()
 
 
+@pytest.mark.slow
 def test_the_program_can_end_while_a_second_engine_gives_its_memory_back(
     qtbot: QtBot, parts: Parts, window: CompareView,
     engines: list[FakeEngineThread], monkeypatch: pytest.MonkeyPatch,

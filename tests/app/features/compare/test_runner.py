@@ -84,6 +84,7 @@ def test_a_switch_is_paid_once_for_all_prompts_and_then_back(
     assert "3 of 3" in window.status.text()
 
 
+@pytest.mark.slow
 def test_it_stays_on_the_right_where_it_is_to(
     qtbot: QtBot, parts: Parts, window: CompareView
 ) -> None:
@@ -95,6 +96,7 @@ def test_it_stays_on_the_right_where_it_is_to(
     assert commands(parts.bridge) == ["one", "-> int4", "one"]
 
 
+@pytest.mark.slow
 def test_the_same_precision_is_not_compared_with_itself(window: CompareView) -> None:
     write(window, "one")
     window.sides[1].precision.choose({"quantization": "none"})
@@ -147,6 +149,7 @@ def test_a_refused_prompt_is_told_beside_the_others(
     assert second is not None and second.text() == "all"
 
 
+@pytest.mark.slow
 def test_a_change_of_precision_from_elsewhere_ends_it(
     qtbot: QtBot, parts: Parts, window: CompareView, script: Script
 ) -> None:
@@ -159,6 +162,7 @@ def test_a_change_of_precision_from_elsewhere_ends_it(
     assert window._runner.problem == CHANGED
 
 
+@pytest.mark.slow
 def test_closing_the_model_ends_it(
     qtbot: QtBot, parts: Parts, window: CompareView, script: Script
 ) -> None:
@@ -171,6 +175,7 @@ def test_closing_the_model_ends_it(
     assert window._runner.problem and not window.start.isEnabled()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_raw", [False, True])
 def test_texts_of_a_file_are_user_messages_unless_raw(
     qtbot: QtBot, parts: Parts, window: CompareView, tmp_path: Path, is_raw: bool
@@ -215,6 +220,7 @@ def test_prompts_come_from_a_file_and_results_go_to_one(
     assert len(json.loads((tmp_path / "a.json").read_text())["prompts"]) == 2
 
 
+@pytest.mark.slow
 def test_an_export_that_fails_leaves_the_file_of_before(
     qtbot: QtBot, window: CompareView, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -260,6 +266,7 @@ def test_a_comparison_is_kept_as_a_run_and_goes_on_as_a_chat(
     assert commands(application.bridge)[-1] == "-> int8"  # the side that wrote it
 
 
+@pytest.mark.slow
 def test_a_prompt_of_the_chat_is_compared(application: Application) -> None:
     window = in_window(application)
     application.pages.chat_page.composer.set_text("another")
@@ -267,6 +274,7 @@ def test_a_prompt_of_the_chat_is_compared(application: Application) -> None:
     assert window.isVisible() and window.prompt.toPlainText() == "another"
 
 
+@pytest.mark.slow
 def test_the_program_ends_in_the_middle_of_it(
     qtbot: QtBot, application: Application, script: Script
 ) -> None:

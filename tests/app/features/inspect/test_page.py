@@ -33,6 +33,7 @@ def test_the_page_takes_the_views_and_the_docks_take_them_back(
     assert page.isAncestorOf(view)
 
 
+@pytest.mark.slow
 def test_a_dock_opened_beside_the_page_gives_its_view_back_when_it_closes(
     application: Application, page: InspectPage
 ) -> None:
@@ -43,6 +44,7 @@ def test_a_dock_opened_beside_the_page_gives_its_view_back_when_it_closes(
     assert page.isAncestorOf(view) and view.isVisible()
 
 
+@pytest.mark.slow
 def test_tabs_by_keys(qtbot: QtBot, application: Application, page: InspectPage) -> None:
     qtbot.keyClick(page, Qt.Key.Key_2)
     assert page.current == "kv-blocks" and application.views.kv_blocks.isVisible()
@@ -59,6 +61,7 @@ def test_tabs_by_keys(qtbot: QtBot, application: Application, page: InspectPage)
     assert page.tabs.tabToolTip(2).endswith("(Alt+3)")
 
 
+@pytest.mark.slow
 def test_a_tab_has_room_for_its_text_when_tabs_move_apart(
     qtbot: QtBot, application: Application, page: InspectPage
 ) -> None:
@@ -71,6 +74,7 @@ def test_a_tab_has_room_for_its_text_when_tabs_move_apart(
             assert tabs.tabRect(index).width() >= text + 2 * (8 if page.width() < 640 else 12)
 
 
+@pytest.mark.slow
 def test_what_would_open_a_dock_chooses_the_tab(
     application: Application, page: InspectPage
 ) -> None:

@@ -54,6 +54,7 @@ def test_the_timeline_and_the_charts_have_one_cursor(
     assert view.pointed_index == NONE
 
 
+@pytest.mark.slow
 def test_a_chosen_step_keeps_the_cursor_and_shows_its_requests(views: EngineViews) -> None:
     view, cursor, state = views.timeline.view, views.step_link.cursor, views.step_state
     assert not state.isVisible()
@@ -70,6 +71,7 @@ def test_a_chosen_step_keeps_the_cursor_and_shows_its_requests(views: EngineView
     assert not state.isVisible() and cursor.time is None and not views.requests.model.marked
 
 
+@pytest.mark.slow
 def test_a_request_of_the_step_is_shown_in_the_table(
     application: Application, views: EngineViews
 ) -> None:

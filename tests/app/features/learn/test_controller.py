@@ -25,6 +25,7 @@ from tests.app.features.learn.test_course import verdicts
 from tests.app.window_fixtures import next_run
 from tests.engine.evaluate.reports import make_report
 from tests.figures import numbers
+from tests.tiers import first_fast
 
 
 @pytest.fixture
@@ -90,6 +91,7 @@ def test_a_lesson_points_at_its_row_and_puts_all_back(
     assert numbers(application.pages.tune.result.text)[:2] == change and change[1] == 2
 
 
+@pytest.mark.slow
 def test_enter_goes_on_to_the_next_lesson(
     qtbot: QtBot, application: Application, lessons: Lessons
 ) -> None:
@@ -118,6 +120,7 @@ def test_tab_leads_from_the_control_to_the_card(
     assert not lessons.course.is_on
 
 
+@pytest.mark.slow
 def test_the_history_tells_a_lessons_changes_from_the_users(
     qtbot: QtBot, application: Application, lessons: Lessons
 ) -> None:
@@ -139,6 +142,7 @@ def test_the_history_tells_a_lessons_changes_from_the_users(
     assert not result.changes.entries[-1].is_lesson
 
 
+@pytest.mark.slow
 def test_an_earlier_result_is_not_shown_as_that_of_a_lesson(
     qtbot: QtBot, application: Application, lessons: Lessons
 ) -> None:
@@ -170,6 +174,7 @@ def test_an_earlier_result_is_not_shown_as_that_of_a_lesson(
     assert result.text != RESULT_HINT
 
 
+@pytest.mark.slow
 def test_the_callout_can_be_dragged_and_stays_in_the_window(
     qtbot: QtBot, application: Application, lessons: Lessons
 ) -> None:
@@ -184,7 +189,7 @@ def test_the_callout_can_be_dragged_and_stays_in_the_window(
     lessons.leave()
 
 
-@pytest.mark.parametrize("is_in_callout", (True, False))
+@pytest.mark.parametrize("is_in_callout", first_fast(1, (True, False)))
 def test_escape_leaves_in_the_middle(
     qtbot: QtBot, application: Application, lessons: Lessons, is_in_callout: bool
 ) -> None:
@@ -219,7 +224,9 @@ def test_a_setting_that_needs_apply_leads_on_to_apply(
     lessons.leave()
 
 
-@pytest.mark.parametrize("way", ("report", "skip", "cancel on the Runs page", "leave", "error"))
+@pytest.mark.parametrize(
+    "way", first_fast(1, ("report", "skip", "cancel on the Runs page", "leave", "error"))
+)
 def test_the_lesson_on_precision_evaluates_it(
     qtbot: QtBot,
     application: Application,
@@ -279,6 +286,7 @@ def test_the_lesson_on_precision_evaluates_it(
     assert not lessons.course.is_on
 
 
+@pytest.mark.slow
 def test_a_kv_cache_of_another_size_is_told_beside_the_weights(
     application: Application, lessons: Lessons, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -290,6 +298,7 @@ def test_a_kv_cache_of_another_size_is_told_beside_the_weights(
     assert lessons._resized() == ""
 
 
+@pytest.mark.slow
 def test_the_lesson_on_precision_changes_nothing_else(
     qtbot: QtBot, application: Application, lessons: Lessons
 ) -> None:
@@ -329,6 +338,7 @@ def test_a_window_that_closes_in_a_lesson_remembers_the_settings_from_before(
     assert application.settings.recent[0].settings == {}
 
 
+@pytest.mark.slow
 def test_a_lesson_on_another_page_is_a_row_that_leads_back(
     qtbot: QtBot, application: Application, lessons: Lessons
 ) -> None:
@@ -354,6 +364,7 @@ def test_a_lesson_on_another_page_is_a_row_that_leads_back(
     qtbot.waitUntil(lambda: application.bridge.config.max_num_seqs == 16)
 
 
+@pytest.mark.slow
 def test_the_load_starts_once_the_setup_took_effect(
     qtbot: QtBot, application: Application, lessons: Lessons
 ) -> None:
@@ -387,6 +398,7 @@ def test_every_lesson_is_in_the_help_menu(application: Application) -> None:
     assert len(ids) == 3 and all(commands.action(one).isEnabled() for one in ids)
 
 
+@pytest.mark.slow
 def test_a_lesson_asked_for_during_a_load_starts_when_the_model_is_ready(
     qtbot: QtBot, application: Application, lessons: Lessons
 ) -> None:
@@ -398,6 +410,7 @@ def test_a_lesson_asked_for_during_a_load_starts_when_the_model_is_ready(
     assert lessons.course.number == 1
 
 
+@pytest.mark.slow
 def test_a_lesson_that_was_left_during_a_load_does_not_start(
     qtbot: QtBot, application: Application, lessons: Lessons
 ) -> None:

@@ -59,6 +59,7 @@ def test_typing_and_enter_open_a_model_with_its_last_settings(
     assert switcher.isHidden()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("has_model", (True, False))
 def test_a_typed_path_opens_a_folder(
     qtbot: QtBot, application: Application, tmp_path: Path, has_model: bool
@@ -85,6 +86,7 @@ def test_a_typed_path_opens_a_folder(
         assert source is not None and source.path == str(folder)
 
 
+@pytest.mark.slow
 def test_the_open_model_is_not_loaded_again(
     qtbot: QtBot, application: Application, paths: list[str]
 ) -> None:
@@ -100,6 +102,7 @@ def test_the_open_model_is_not_loaded_again(
         application.session.open(paths[0], settings={"max_num_seqs": 2})
 
 
+@pytest.mark.slow
 def test_a_load_from_another_page_leads_to_the_chat(
     qtbot: QtBot, application: Application, paths: list[str]
 ) -> None:

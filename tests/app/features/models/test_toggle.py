@@ -189,6 +189,7 @@ def test_a_cancelled_switch_leaves_reply_and_precision_as_they_were(
         assert "Cancelled" in said[0]
 
 
+@pytest.mark.slow
 def test_an_awq_checkpoint_refuses_16_bits_with_a_way_out(
     qtbot: QtBot, application: Application, tmp_path: Path
 ) -> None:

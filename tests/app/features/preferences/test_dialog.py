@@ -20,6 +20,7 @@ from engine.config import SETTINGS
 from tests.app.fakes import Script
 from tests.app.window_fixtures import application, open_model, script
 from tests.figures import numbers
+from tests.tiers import first_fast
 from widgets.controls.number_control import NumberControl
 from widgets.controls.setting_row import SettingRow
 from widgets.theme.fonts import point_size
@@ -119,6 +120,7 @@ def test_settings_of_the_engine_are_those_of_the_panel(
     assert block.value() == 16 and not block.is_marked
 
 
+@pytest.mark.slow
 def test_layers_of_a_model_are_chosen_as_in_the_panel(
     qtbot: QtBot, application: Application, script: Script
 ) -> None:
@@ -154,6 +156,7 @@ def test_the_search_shows_what_was_found_and_how_much_where(
     assert application.preferences.dialog is None or not dialog.isVisible()
 
 
+@pytest.mark.slow
 def test_folders_log_and_questions_take_effect(
     qtbot: QtBot, application: Application, tmp_path: Path
 ) -> None:
@@ -171,7 +174,7 @@ def test_folders_log_and_questions_take_effect(
     assert application.pages.runs.may_close(application.window)
 
 
-@pytest.mark.parametrize(("choice", "loads"), [("none", False), ("starter", True)])
+@pytest.mark.parametrize(("choice", "loads"), first_fast(1, [("none", False), ("starter", True)]))
 def test_what_is_opened_at_the_start(
     qapp: QApplication,
     qtbot: QtBot,
@@ -187,6 +190,7 @@ def test_what_is_opened_at_the_start(
     assert bool(opened_models) is loads
 
 
+@pytest.mark.slow
 def test_the_keys_of_the_window_are_changed_in_the_dialog_and_come_back(
     qtbot: QtBot, application: Application
 ) -> None:
@@ -204,6 +208,7 @@ def test_the_keys_of_the_window_are_changed_in_the_dialog_and_come_back(
     assert page.list.new_button.text() == "New chat     Ctrl+N"
 
 
+@pytest.mark.slow
 def test_tab_goes_through_the_rows_before_the_buttons(
     qtbot: QtBot, application: Application
 ) -> None:

@@ -41,6 +41,7 @@ from engine.errors import ErrorInfo
 from engine.quantize.quantize import quantize
 from engine.quantize.recipe import GROUP_SIZES, METHODS, Recipe
 from tests.figures import numbers
+from tests.tiers import first_fast
 
 PLENTY = lambda folder: 1 << 50
 
@@ -96,10 +97,10 @@ def starter() -> SourceFacts:
     return read_source(str(starter_model()))
 
 
-@pytest.mark.parametrize("recipe", [
+@pytest.mark.parametrize("recipe", first_fast(2, [
     Recipe("rtn", group_size=64), Recipe("rtn", bits=8, group_size=128, symmetric=True),
     Recipe("int8"), Recipe("fp8"), Recipe("nf4"), Recipe("rtn", exclude=("down_proj", "layers.0")),
-])  # fmt: skip
+]))  # fmt: skip
 def test_the_predicted_size_is_what_is_written(
     starter: SourceFacts, recipe: Recipe, tmp_path: Path
 ) -> None:

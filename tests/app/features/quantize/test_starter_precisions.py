@@ -47,6 +47,7 @@ def test_eight_bits_cost_little(precision: dict[str, str]) -> None:
     assert smaller == ("quantization" in precision, "kv_cache_dtype" in precision)
 
 
+@pytest.mark.slow
 def test_four_bits_cost_more_and_it_shows() -> None:
     eight, four = measured(quantization="int8"), measured(quantization="int4")
     assert eight.divergence is not None

@@ -116,6 +116,7 @@ def test_a_crash_is_told_with_a_report_and_the_session_comes_back(
     assert not list(data_dir().glob("running-*"))
 
 
+@pytest.mark.slow
 def test_a_run_that_ends_well_leaves_nothing(qtbot: QtBot, application: Application) -> None:
     with qtbot.waitSignal(application.bridge.loaded, timeout=5000):
         application.start({})

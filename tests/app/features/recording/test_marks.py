@@ -88,6 +88,7 @@ def window(qtbot: QtBot, qapp: QApplication) -> Iterator[ReplayWindow]:
     made.close()
 
 
+@pytest.mark.slow
 def test_tabs_have_whole_titles_in_a_narrow_window(qtbot: QtBot, window: ReplayWindow) -> None:
     window.resize(800, 600)
     docks = window.views.docks
@@ -170,6 +171,7 @@ def test_the_list_leaves_out_what_it_cannot_read(tmp_path: Path) -> None:
     assert found == [(second, 61.5, "m"), (first, None, "")]
 
 
+@pytest.mark.slow
 def test_the_last_seconds_alone_are_saved(
     qtbot: QtBot, application: Application, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

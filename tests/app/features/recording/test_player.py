@@ -54,6 +54,7 @@ def num_steps(window: ReplayWindow) -> int:
     return window.views.timeline.view.history.end
 
 
+@pytest.mark.slow
 def test_gpus_of_a_recording_have_their_charts(window: ReplayWindow) -> None:
     count = len(window.charts.charts)
     seen = dataclasses.replace(synthetic.snapshot(1.0), config=CONFIG, gpus=(CARD,))
@@ -96,6 +97,7 @@ def test_it_plays_at_the_speed_chosen_and_stops_at_the_end(
     assert num_steps(window) == 59
 
 
+@pytest.mark.slow
 def test_a_long_jump_merges_snapshots_and_loses_no_step(
     qtbot: QtBot, window: ReplayWindow, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -51,6 +51,7 @@ def wait_for_rest(
     qtbot.waitUntil(lambda: bridge.dispatcher.is_at_rest)
 
 
+@pytest.mark.slow
 def test_a_recording_of_a_real_run_replays_to_equal_views(
     qtbot: QtBot, application: Application, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -17,6 +17,7 @@ from app.paths import starter_model
 from app.storage.run_records import Kind
 from tests.app.features.runs.conftest import wait_for_end
 from tests.app.window_fixtures import next_run, open_model, set_text, usual_text
+from tests.tiers import first_fast
 from widgets.theme.fonts import ui_font
 from widgets.theme.theme import apply_theme, load_theme
 
@@ -51,6 +52,7 @@ def forms(page: RunsPage) -> list[FormFrame]:
     return page.findChildren(FormFrame)
 
 
+@pytest.mark.slow
 def test_the_window_is_made_without_the_forms_and_shows_no_window_before(
     qapp: QApplication, qtbot: QtBot, windows: Windows
 ) -> None:
@@ -78,7 +80,7 @@ def light_again(qapp: QApplication) -> Iterator[None]:
     apply_theme(qapp, "light")
 
 
-@pytest.mark.parametrize("kind", FORMS)
+@pytest.mark.parametrize("kind", first_fast(1, FORMS))
 @pytest.mark.usefixtures("light_again")
 def test_a_form_has_the_theme_and_text_size_that_came_before_it(
     qapp: QApplication, qtbot: QtBot, application: Application, page: RunsPage, kind: Kind
@@ -106,6 +108,7 @@ def test_a_form_offers_the_models_and_the_open_one(
     assert model.path == str(starter_model())
 
 
+@pytest.mark.slow
 def test_the_form_of_an_evaluation_says_why_one_from_elsewhere_failed(
     qtbot: QtBot, page: RunsPage, tmp_path: Path
 ) -> None:

@@ -28,7 +28,7 @@ from app.storage.run_records import Kind, State
 from engine.evaluate import PROMPT_LINES
 from tests.app.features.runs.conftest import choose_starter, wait_for_end
 from tests.app.window_fixtures import next_run
-from tests.tiers import tiered
+from tests.tiers import first_fast, tiered
 
 STARTER = str(starter_model())
 
@@ -107,6 +107,7 @@ def test_what_was_made_is_known_afterwards(
     assert not page.quantizing.panel.start.isEnabled()
 
 
+@pytest.mark.slow
 def test_no_form_is_cut_at_its_side(
     qtbot: QtBot, application: Application, page: RunsPage
 ) -> None:
@@ -124,9 +125,9 @@ def test_no_form_is_cut_at_its_side(
 # Ways out --------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("stage", [
+@pytest.mark.parametrize("stage", first_fast(1, [
     "Reading the model", "Rounding", "Writing", "Reference: reading the text",
-])  # fmt: skip
+]))  # fmt: skip
 def test_cancel_leaves_nothing_half_made(
     qtbot: QtBot, page: RunsPage, tmp_path: Path, short_text: Path, stage: str,
     monkeypatch: pytest.MonkeyPatch,
@@ -150,6 +151,7 @@ def test_cancel_leaves_nothing_half_made(
     assert page.quantizing.panel.start.isEnabled()
 
 
+@pytest.mark.slow
 def test_escape_cancels_a_calibration(
     qtbot: QtBot, page: RunsPage, tmp_path: Path, short_text: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -191,6 +193,7 @@ def test_a_disk_that_is_full_is_said_where_it_began(
     assert page.quantizing.panel.error.isVisible()
 
 
+@pytest.mark.slow
 def test_a_source_that_went_away_is_said(
     qtbot: QtBot, page: RunsPage, tmp_path: Path, short_text: Path
 ) -> None:
@@ -210,6 +213,7 @@ def test_a_source_that_went_away_is_said(
     assert "does not exist" in source.note.replace("\u200b", "")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("content", "words"), tiered([
     (b"", "is empty"), (b"a\0b", "is not a text"), (b"Too short.", "256"),
 ], [(b"a\0b", "is not a text")]))  # fmt: skip
@@ -246,6 +250,7 @@ def test_closing_the_window_in_mid_run_asks(
     wait_for_end(qtbot, page)
 
 
+@pytest.mark.slow
 def test_other_pages_see_how_far_it_is(
     qtbot: QtBot, application: Application, page: RunsPage, short_text: Path
 ) -> None:
@@ -265,6 +270,7 @@ def test_other_pages_see_how_far_it_is(
 # Reports ---------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_the_report_is_the_command_lines_to_the_digit(
     qtbot: QtBot, page: RunsPage, short_text: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -285,6 +291,7 @@ def test_the_report_is_the_command_lines_to_the_digit(
     assert shown == printed
 
 
+@pytest.mark.slow
 def test_reports_are_there_after_a_restart_compared_exported_deleted(
     qapp: QApplication, qtbot: QtBot, application: Application, page: RunsPage,
     short_text: Path, tmp_path: Path,
@@ -357,6 +364,7 @@ def test_the_same_against_itself_says_what_is_measured(qtbot: QtBot, page: RunsP
     assert not page.evaluating.panel.start.isEnabled()
 
 
+@pytest.mark.slow
 def test_every_control_has_a_name_and_the_keyboard_reaches_it(
     qtbot: QtBot, application: Application, page: RunsPage
 ) -> None:
@@ -384,6 +392,7 @@ def test_every_control_has_a_name_and_the_keyboard_reaches_it(
     assert page.quantizing.panel.isVisible()
 
 
+@pytest.mark.slow
 def test_a_form_has_the_whole_page(
     qtbot: QtBot, application: Application, page: RunsPage
 ) -> None:

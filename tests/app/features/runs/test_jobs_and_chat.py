@@ -88,6 +88,7 @@ def test_a_report_leads_to_the_comparison_in_chat(
     assert compare.isVisible()
 
 
+@pytest.mark.slow
 def test_a_new_model_is_compared_with_the_one_it_was_made_from(
     qtbot: QtBot, application: Application, page: RunsPage
 ) -> None:

@@ -71,6 +71,7 @@ def test_apply_starts_the_new_one_beside_the_old(
     qtbot.waitUntil(lambda: application.notices.notice(key) is not None, timeout=WAIT_MS)
 
 
+@pytest.mark.slow
 def test_apply_restarts_at_the_same_address_where_memory_is_short(
     qtbot: QtBot, page: ServerPage, application: Application, launch: Launch, no_room: None
 ) -> None:
@@ -86,6 +87,7 @@ def test_apply_restarts_at_the_same_address_where_memory_is_short(
     qtbot.waitUntil(lambda: [one.text for one in marks.marks] == [CHANGE], timeout=WAIT_MS)
 
 
+@pytest.mark.slow
 def test_settings_that_fail_beside_leave_the_old_one_as_it_was(
     qtbot: QtBot, page: ServerPage, application: Application, launch: Launch
 ) -> None:
@@ -102,6 +104,7 @@ def test_settings_that_fail_beside_leave_the_old_one_as_it_was(
     assert page.store.launch(known) == launch
 
 
+@pytest.mark.slow
 def test_a_start_beside_ends_with_its_engine(
     qtbot: QtBot, page: ServerPage, launch: Launch
 ) -> None:
@@ -114,6 +117,7 @@ def test_a_start_beside_ends_with_its_engine(
     qtbot.waitUntil(lambda: not page.engines.is_running(known), timeout=WAIT_MS)
 
 
+@pytest.mark.slow
 def test_one_that_is_ready_beside_is_used_once(
     qtbot: QtBot, page: ServerPage, launch: Launch
 ) -> None:

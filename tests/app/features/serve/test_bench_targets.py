@@ -66,6 +66,7 @@ def test_a_managed_engine_is_started_measured_and_stopped(
     assert not server.switch.is_elsewhere and server.engines.status(known).error is None
 
 
+@pytest.mark.slow
 def test_an_engine_that_runs_already_goes_on(
     qtbot: QtBot, page: BenchPage, server: ServerPage, launch: Launch
 ) -> None:
@@ -76,6 +77,7 @@ def test_an_engine_that_runs_already_goes_on(
     assert server.engines.is_ready(known) and not server.engines.is_used(known)
 
 
+@pytest.mark.slow
 def test_an_engine_that_stops_is_started_once_it_has_ended(
     qtbot: QtBot, page: BenchPage, server: ServerPage, launch: Launch
 ) -> None:
@@ -97,6 +99,7 @@ def test_why_an_engine_does_not_start_is_the_error_of_its_row(
     assert not first and "does not support this model" in second
 
 
+@pytest.mark.slow
 def test_the_first_is_stopped_where_memory_is_for_one(
     qtbot: QtBot, page: BenchPage, server: ServerPage, launch: Launch,
     monkeypatch: pytest.MonkeyPatch,
@@ -118,6 +121,7 @@ def test_an_unknown_engine_is_refused_before(
     assert page.bench.problem is not None and "nobody" in page.bench.problem.cause
 
 
+@pytest.mark.slow
 def test_ours_has_no_model_while_the_window_uses_another(
     qtbot: QtBot, page: BenchPage, server: ServerPage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -127,6 +131,7 @@ def test_ours_has_no_model_while_the_window_uses_another(
     assert page.bench.problem == ErrorInfo(*AWAY)
 
 
+@pytest.mark.slow
 def test_cancel_ends_the_wait_for_an_engine(
     qtbot: QtBot, page: BenchPage, server: ServerPage, launch: Launch
 ) -> None:

@@ -101,6 +101,7 @@ def test_the_models_page_runs_its_model(page: ServerPage, application: Applicati
     assert page.tabs.currentIndex() == OTHERS
 
 
+@pytest.mark.slow
 def test_it_is_remembered(
     qtbot: QtBot, page: ServerPage, application: Application, launch: Launch
 ) -> None:

@@ -33,6 +33,7 @@ from tests.app.features.serve.managed_fixtures import (
     script,
 )
 from tests.app.window_fixtures import reply
+from tests.tiers import first_fast
 
 __all__ = ["application", "launch", "page", "ring", "script"]
 
@@ -66,6 +67,7 @@ def test_a_started_engine_is_used_and_ends_with_stop(
     assert not card.use.isEnabled()
 
 
+@pytest.mark.slow
 def test_a_traced_engine_reports_the_queue_and_the_prefill_of_a_reply(
     qtbot: QtBot, page: ServerPage, application: Application, launch: Launch
 ) -> None:
@@ -90,6 +92,7 @@ def test_a_traced_engine_reports_the_queue_and_the_prefill_of_a_reply(
     assert record is not None and record.times.queue_s == pytest.approx(3 * prefill_ms / 1e3)
 
 
+@pytest.mark.slow
 def test_the_command_of_a_stopped_engine_starts_it_and_uses_it(
     qtbot: QtBot, page: ServerPage, application: Application, launch: Launch
 ) -> None:
@@ -100,6 +103,7 @@ def test_the_command_of_a_stopped_engine_starts_it_and_uses_it(
     qtbot.waitUntil(lambda: application.notices.keys == [LOADED], timeout=WAIT_MS)
 
 
+@pytest.mark.slow
 def test_an_engine_that_starts_is_used_once_it_is_ready(
     qtbot: QtBot, page: ServerPage, application: Application, launch: Launch
 ) -> None:
@@ -109,7 +113,7 @@ def test_an_engine_that_starts_is_used_once_it_is_ready(
     qtbot.waitUntil(lambda: page.switch.used_id == connection.id, timeout=WAIT_MS)
 
 
-@pytest.mark.parametrize("start_again", ["start", "apply", "restart"])
+@pytest.mark.parametrize("start_again", first_fast(1, ["start", "apply", "restart"]))
 def test_an_engine_that_stops_is_started_again_once_it_has_ended(
     qtbot: QtBot, page: ServerPage, launch: Launch, start_again: str
 ) -> None:
@@ -143,6 +147,7 @@ def test_a_killed_engine_is_said_within_5_s_and_restarts_at_its_address(
     assert page.store.find(known) == before
 
 
+@pytest.mark.slow
 def test_the_engine_of_before_stays_where_a_start_fails(
     qtbot: QtBot, page: ServerPage, launch: Launch
 ) -> None:
@@ -167,6 +172,7 @@ def test_what_cannot_be_started_is_said(
     assert "docker" in status.error.cause
 
 
+@pytest.mark.slow
 def test_a_deleted_engine_stops_and_undo_brings_its_settings_back(
     qtbot: QtBot, page: ServerPage, launch: Launch
 ) -> None:

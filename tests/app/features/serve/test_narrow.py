@@ -59,6 +59,7 @@ def test_state_and_status_are_seen_whole(
     assert "Call: GET /nothing" in tip and "Status: 404" in tip
 
 
+@pytest.mark.slow
 def test_columns_that_were_pulled_stay_as_they_are(
     qtbot: QtBot, application: Application, page: ServerPage
 ) -> None:

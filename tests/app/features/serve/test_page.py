@@ -102,6 +102,7 @@ def test_it_serves_the_engine_of_the_window(
         urllib.request.urlopen(f"{url}/health", timeout=2)
 
 
+@pytest.mark.slow
 def test_calls_are_listed_newest_first_with_their_errors(
     qtbot: QtBot, application: Application, page: ServerPage
 ) -> None:
@@ -129,6 +130,7 @@ def test_calls_are_listed_newest_first_with_their_errors(
     assert model.rowCount() == 1
 
 
+@pytest.mark.slow
 def test_a_port_in_use_offers_the_next_free_one(qtbot: QtBot, page: ServerPage) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
@@ -196,6 +198,7 @@ def test_stopping_lets_replies_end_or_aborts_them(
     wait_idle(qtbot, application)
 
 
+@pytest.mark.slow
 def test_it_starts_with_the_program_where_that_is_wanted(
     qtbot: QtBot, application: Application, page: ServerPage
 ) -> None:
@@ -219,6 +222,7 @@ def test_the_program_ends_while_it_serves(qapp: QApplication, qtbot: QtBot) -> N
     assert not page.serving.is_on
 
 
+@pytest.mark.slow
 def test_a_window_that_attaches_sees_the_steps_before_the_server_started(
     qtbot: QtBot, application: Application, page: ServerPage, script: Script
 ) -> None:

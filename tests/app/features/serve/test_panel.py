@@ -42,6 +42,7 @@ def wait_for_result(qtbot: QtBot, page: ServerPage) -> str:
     return form.result.text()
 
 
+@pytest.mark.slow
 def test_the_keyboard_stays_on_the_button_that_asks(
     qtbot: QtBot, application: Application, page: ServerPage, elsewhere: Elsewhere
 ) -> None:
@@ -124,6 +125,7 @@ def test_a_key_in_the_address_is_moved(qtbot: QtBot, page: ServerPage) -> None:
     assert form.fields["key"][0].note == MOVED
 
 
+@pytest.mark.slow
 def test_a_deleted_one_comes_back_with_its_key(
     qtbot: QtBot, page: ServerPage, elsewhere: Elsewhere, ring: MemoryKeyring
 ) -> None:
@@ -161,6 +163,7 @@ def test_a_server_that_goes_away_is_seen_and_its_figures_stay(
     assert card.state.text() and card.figures.value("running") == "0"
 
 
+@pytest.mark.slow
 def test_one_that_was_down_is_recognised_when_it_comes_up(
     qtbot: QtBot, page: ServerPage, elsewhere: Elsewhere, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -129,6 +129,7 @@ def test_a_replica_that_is_away_is_said_until_it_is_back(
     qtbot.waitUntil(lambda: application.notices.notice(key) is None, timeout=WAIT_MS)
 
 
+@pytest.mark.slow
 def test_a_stopped_router_says_nothing_of_its_replicas(
     qtbot: QtBot, page: ServerPage, application: Application, python: str,
     replicas: list[ScriptedServer],
@@ -166,6 +167,7 @@ def test_one_replica_is_not_enough(page: ServerPage, python: str) -> None:
     assert panel.form._servers.has_problem and len(page.store.connections) == 2
 
 
+@pytest.mark.slow
 def test_a_start_can_be_stopped_while_replicas_are_checked(
     qtbot: QtBot, page: ServerPage, python: str
 ) -> None:
@@ -177,6 +179,7 @@ def test_a_start_can_be_stopped_while_replicas_are_checked(
     assert not page.engines.is_running(known)
 
 
+@pytest.mark.slow
 def test_a_router_has_the_key_of_its_replicas(
     qtbot: QtBot, page: ServerPage, python: str, replicas: list[ScriptedServer]
 ) -> None:
@@ -187,6 +190,7 @@ def test_a_router_has_the_key_of_its_replicas(
     assert connection is not None and page.store.key(connection) == "sk-shared"
 
 
+@pytest.mark.slow
 def test_settings_applied_while_replicas_are_checked_count(
     qtbot: QtBot, page: ServerPage, python: str
 ) -> None:
@@ -202,6 +206,7 @@ def test_settings_applied_while_replicas_are_checked_count(
     assert words == {"--policy": "round_robin"}
 
 
+@pytest.mark.slow
 def test_a_router_follows_a_replica_to_its_new_address(page: ServerPage) -> None:
     urls = tuple(one.base_url for one in page.store.connections)
     known = page.engines.add("router", Launch(kind=ServerType.ROUTER, replicas=urls)).id

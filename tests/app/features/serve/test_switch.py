@@ -170,6 +170,7 @@ def test_a_wrong_key_says_so_and_the_engine_of_before_goes_on(
     wait_for_model(qtbot, application, "far")
 
 
+@pytest.mark.slow
 def test_whoever_leaves_it_finds_the_model_of_before(
     qtbot: QtBot, application: Application, page: ServerPage, elsewhere: Elsewhere
 ) -> None:
@@ -185,6 +186,7 @@ def test_whoever_leaves_it_finds_the_model_of_before(
     wait_for_model(qtbot, application, "other")
 
 
+@pytest.mark.slow
 def test_each_connection_is_a_command(
     qtbot: QtBot, application: Application, page: ServerPage, elsewhere: Elsewhere
 ) -> None:
@@ -205,6 +207,7 @@ def test_each_connection_is_a_command(
     assert application.window.page.name == "Server" and page.connections.chosen is None
 
 
+@pytest.mark.slow
 def test_the_windows_own_server_is_refused(
     qtbot: QtBot, application: Application, page: ServerPage
 ) -> None:
@@ -220,6 +223,7 @@ def test_the_windows_own_server_is_refused(
     assert not application.bridge.is_remote and page.serving.is_on
 
 
+@pytest.mark.slow
 def test_a_server_of_another_make_that_stops_in_mid_reply(
     qtbot: QtBot, application: Application, page: ServerPage, server: ScriptedServer
 ) -> None:
@@ -259,6 +263,7 @@ def test_a_server_of_another_make_that_stops_in_mid_reply(
     assert chat.current.path()[-1].text == "all of it"
 
 
+@pytest.mark.slow
 def test_a_connection_named_after_its_address_is_named_once(
     qtbot: QtBot, application: Application, page: ServerPage, elsewhere: Elsewhere
 ) -> None:

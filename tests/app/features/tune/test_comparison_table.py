@@ -13,6 +13,7 @@ from app.features.tune.comparison_table import CompareTable
 from app.main.application import Application
 from tests.app.fakes import Script
 from tests.app.window_fixtures import application, set_text, usual_text  # noqa: F401
+from tests.tiers import first_fast
 from widgets.theme.fonts import text_scale
 from widgets.theme.restyling import restyling
 from widgets.theme.theme import apply_text_size
@@ -87,7 +88,8 @@ def test_a_longer_figure_needs_more_room(table: CompareTable) -> None:
 
 
 @pytest.mark.parametrize(
-    ("size", "percent"), [((1000, 640), 140), ((1000, 640), 160), ((1280, 800), 130)]
+    ("size", "percent"),
+    first_fast(1, [((1000, 640), 160), ((1000, 640), 140), ((1280, 800), 130)]),
 )
 def test_large_text_in_a_small_window_cuts_no_figure(
     qtbot: QtBot,

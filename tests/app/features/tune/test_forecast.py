@@ -121,6 +121,7 @@ def test_a_forecast_is_what_the_engine_does_at_the_settings(
     assert 0 < found.curves["cache"][1].max() <= 100
 
 
+@pytest.mark.slow
 def test_a_process_of_its_own_finds_the_same(snapshots: list[EngineSnapshot]) -> None:
     traffic = Traffic()
     for snapshot in snapshots:
@@ -240,6 +241,7 @@ def test_an_applied_choice_keeps_its_forecast_until_the_next(
     assert desk.forecaster.applied is None
 
 
+@pytest.mark.slow
 def test_settings_that_are_put_back_have_no_forecast(
     qtbot: QtBot, make: Callable[..., Desk], snapshots: list[EngineSnapshot]
 ) -> None:
@@ -256,6 +258,7 @@ def test_settings_that_are_put_back_have_no_forecast(
     assert desk.forecaster.forecast is None and desk.forecaster.applied is None
 
 
+@pytest.mark.slow
 def test_a_choice_that_is_applied_before_its_forecast_gets_it_afterwards(
     qtbot: QtBot, make: Callable[..., Desk], snapshots: list[EngineSnapshot]
 ) -> None:

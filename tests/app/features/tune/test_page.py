@@ -75,6 +75,7 @@ def set_number(qtbot: QtBot, application: Application, name: str, value: float) 
         row.control.field.setValue(value)
 
 
+@pytest.mark.slow
 def test_the_second_page_has_its_own_arrangement_of_the_docks(
     qtbot: QtBot, application: Application
 ) -> None:
@@ -112,6 +113,7 @@ def test_a_plan_puts_docks_side_by_side_and_closes_what_it_does_not_name(qtbot: 
     assert [dock.isHidden() for dock in docks] == [False, True, True, True]
 
 
+@pytest.mark.slow
 def test_both_arrangements_are_there_again_in_the_next_run(
     qapp: QApplication, application: Application
 ) -> None:
@@ -142,6 +144,7 @@ def test_a_load_runs_beside_and_is_named_in_the_requests(
     qtbot.waitUntil(lambda: not any(r.is_active for r in model.records), timeout=3000)
 
 
+@pytest.mark.slow
 def test_what_cannot_fit_is_said_where_it_was_asked_for(
     qtbot: QtBot, application: Application, page: TunePage
 ) -> None:
@@ -165,6 +168,7 @@ def test_a_command_starts_and_stops_the_load(
     assert not page.load.is_on and not commands.action("tune.load").isChecked()
 
 
+@pytest.mark.slow
 def test_a_pace_that_is_stepped_through_is_sent_when_the_hand_rests(
     qtbot: QtBot, page: TunePage
 ) -> None:
@@ -176,6 +180,7 @@ def test_a_pace_that_is_stepped_through_is_sent_when_the_hand_rests(
     page.load.stop()
 
 
+@pytest.mark.slow
 def test_every_chart_bears_the_same_marks(
     qtbot: QtBot, application: Application, page: TunePage
 ) -> None:
@@ -192,6 +197,7 @@ def test_every_chart_bears_the_same_marks(
     assert page.charts.itl.marks == marks
 
 
+@pytest.mark.slow
 def test_another_model_leaves_a_mark_and_what_was_measured(
     qtbot: QtBot, application: Application, page: TunePage
 ) -> None:
@@ -233,6 +239,7 @@ def test_a_change_is_compared_with_what_was_before(
     assert QGuiApplication.clipboard().text().splitlines()[1].startswith("metric\tunit\tA p50")
 
 
+@pytest.mark.slow
 def test_the_comparison_has_the_merged_change_of_the_headline(
     qtbot: QtBot, application: Application, page: TunePage
 ) -> None:
@@ -267,6 +274,7 @@ def test_two_dragged_ranges_are_compared_and_forgotten(
     assert page.spans.spans == () or view.ranges is not None
 
 
+@pytest.mark.slow
 def test_in_a_low_window_the_comparison_is_a_line(
     qtbot: QtBot, application: Application, page: TunePage
 ) -> None:
@@ -289,6 +297,7 @@ def test_in_a_low_window_the_comparison_is_a_line(
     assert page.comparison.geometry().bottom() <= page.height()
 
 
+@pytest.mark.slow
 def test_the_load_that_was_chosen_is_remembered(
     qapp: QApplication, application: Application, page: TunePage
 ) -> None:
@@ -309,6 +318,7 @@ def test_a_damaged_choice_of_load_is_the_first_one(stored: str) -> None:
     assert store.load_choice == LoadChoice()
 
 
+@pytest.mark.slow
 def test_every_control_has_a_name_and_a_tip(page: TunePage) -> None:
     bar, view = page.load_bar, page.comparison
     for control in (bar.workload, bar.pacing, bar.concurrency, bar.rate, view.source):
@@ -318,6 +328,7 @@ def test_every_control_has_a_name_and_a_tip(page: TunePage) -> None:
         assert button.text() and button.toolTip()
 
 
+@pytest.mark.slow
 def test_a_usual_small_window_shows_four_charts_and_scrolls_to_the_others(
     qtbot: QtBot, application: Application, page: TunePage
 ) -> None:
@@ -385,6 +396,7 @@ def test_a_prompt_file_is_a_load_and_is_remembered(
     assert again.raw.isChecked()
 
 
+@pytest.mark.slow
 def test_an_unusable_prompt_file_is_refused_where_it_was_asked_for(
     qtbot: QtBot, page: TunePage, tmp_path: Path
 ) -> None:

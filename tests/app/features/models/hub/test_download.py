@@ -73,6 +73,7 @@ def test_others_find_what_was_downloaded(hub: Hub, server: HubServer) -> None:
     assert Path(found) == path and len(server.requests) == asked
 
 
+@pytest.mark.slow
 def test_a_downloaded_model_generates(hub: Hub, server: HubServer) -> None:
     from engine import EngineConfig, LLMEngine, SamplingParams
 

@@ -25,6 +25,7 @@ from tests.app.features.models.hub.server import HubServer
 from tests.app.features.models.hub.test_fit import halves
 from tests.app.window_fixtures import next_run
 from tests.figures import numbers
+from tests.tiers import first_fast
 from widgets.controls.buttons import CopyButton
 from widgets.controls.layouts import STRETCH, vbox
 
@@ -56,6 +57,7 @@ def page_name(application: Application) -> str:
 # The page in the window --------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_the_hub_is_one_command_away(qtbot: QtBot, application: Application) -> None:
     assert page_name(application) == "Chat"
     application.window.commands.run("models.hub")
@@ -64,6 +66,7 @@ def test_the_hub_is_one_command_away(qtbot: QtBot, application: Application) -> 
     assert models.search.isVisible() and models.search.field.hasFocus()
 
 
+@pytest.mark.slow
 def test_the_list_says_which_model_is_open(qtbot: QtBot, application: Application) -> None:
     shown = application.pages.models.library.list
 
@@ -82,6 +85,7 @@ def test_the_list_says_which_model_is_open(qtbot: QtBot, application: Applicatio
     qtbot.waitUntil(lambda: told() == [])
 
 
+@pytest.mark.slow
 def test_opening_from_the_page_is_opening_as_from_the_dialog(
     qtbot: QtBot, application: Application
 ) -> None:
@@ -120,6 +124,7 @@ def test_a_download_that_is_done_is_opened_from_there(
     assert application.work.works == []
 
 
+@pytest.mark.slow
 def test_leaving_in_the_middle_of_a_download_keeps_it(
     qapp: QApplication, qtbot: QtBot, application: Application, server: HubServer,
     monkeypatch: pytest.MonkeyPatch,
@@ -263,6 +268,7 @@ def test_tab_leads_through_the_ways_to_start_first(qtbot: QtBot) -> None:
     assert (texts[0], texts[-1]) == ("Chat", "Show models") and len(texts) == 6
 
 
+@pytest.mark.slow
 def test_who_names_a_model_is_not_welcomed(qtbot: QtBot, application: Application) -> None:
     with qtbot.waitSignal(application.bridge.loaded, timeout=5000):
         application.start({"model": "/models/tiny"})
@@ -270,7 +276,7 @@ def test_who_names_a_model_is_not_welcomed(qtbot: QtBot, application: Applicatio
 
 
 @pytest.mark.parametrize(
-    ("text", "field"), [("Find model", "search"), ("Choose size", "library")]
+    ("text", "field"), first_fast(1, [("Find model", "search"), ("Choose size", "library")])
 )
 def test_each_way_leads_where_it_says(
     qtbot: QtBot, application: Application, text: str, field: str
