@@ -8,8 +8,10 @@ from app.bench.sweep import COLUMNS, Point, figure_of
 from app.storage.intervals import Difference, difference_of
 
 
-def differences(before: Point, after: Point) -> list[Difference | None]:
-    """Of each of `COLUMNS`, as the table has it: of all repetitions together. None where a side
+def differences(
+    before: Point, after: Point, columns: Sequence[tuple[str, str, str, str]] = COLUMNS
+) -> list[Difference | None]:
+    """Of each of the columns, as the table has it: of all repetitions together. None where a side
     has no such figure."""
     return [
         difference_of(
@@ -18,7 +20,7 @@ def differences(before: Point, after: Point) -> list[Difference | None]:
             before.samples(key, statistic),
             after.samples(key, statistic),
         )
-        for key, statistic, _, _ in COLUMNS
+        for key, statistic, _, _ in columns
     ]
 
 

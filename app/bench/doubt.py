@@ -6,12 +6,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from app.bench.goals import FIGURES, NAMES, Goals, level_at
+from app.bench.ranking import Objective, rank
 from app.bench.sweep import Point
-from app.storage.intervals import half_interval
+from app.storage.intervals import half_interval, half_of_difference
 from app.storage.run_records import State
 from engine.units import counted, duration_text, whole_percent
 
 LIMIT = "max_num_seqs"
+_NAMED = 2  # of points that are as fast
 MIN_CORE_WAIT = 0.05
 """Share of a run. A client with a core to itself waits less than 1 %."""
 
@@ -44,16 +46,45 @@ def uncertain_text(point: Point, goals: Goals) -> str:
     return f"Uncertain: the 95 % interval of {', '.join(found)} exceeds the goal."
 
 
+def reached(points: Sequence[Point]) -> list[Point]:
+    """Without the batch limits that no batch came up to, except the lowest of them: all these
+    measure the same."""
+    most = _most_concurrent(points)
+    limits = [point.settings[LIMIT] for point in points if LIMIT in point.settings]
+    highest = min((limit for limit in limits if most is not None and limit >= most), default=None)
+    return [p for p in points if highest is None or p.settings.get(LIMIT, 0) <= highest]
+
+
 def unreached_text(points: Sequence[Point]) -> str:
-    """Of batch limits above the largest batch that ran: these points measure the same."""
-    known = [p for p in points if LIMIT in p.settings and "max_concurrent_requests" in p.figures]
-    if not known:
+    """Of batch limits above the largest batch that ran."""
+    if len(reached(points)) == len(points):
         return ""
-    most = max(point.figures["max_concurrent_requests"] for point in known)
-    above = [point for point in known if point.settings[LIMIT] > most]
-    if not above:
+    most = counted(_most_concurrent(points) or 0, "request")
+    return f"At most {most} ran concurrently, so higher limits were not tested: raise Concurrency."
+
+
+def _most_concurrent(points: Sequence[Point]) -> int | None:
+    """Of all points with a batch limit."""
+    known = [p.figures.get("max_concurrent_requests") for p in points if LIMIT in p.settings]
+    return max((most for most in known if most), default=None)
+
+
+def tied_text(
+    best: Point, points: Sequence[Point], goals: Goals, objective: Objective
+) -> str:
+    """ "Not clearly faster than Concurrency 4." of points that meet the goals too and whose
+    difference in throughput is within its 95 % interval (Welch); none without repetitions."""
+    if objective is not Objective.THROUGHPUT:
         return ""
-    return f"At most {counted(most, 'request')} ran concurrently. Higher limits had no effect."
+    key, tied = "output_tokens_per_s", []
+    for point in points:
+        half = half_of_difference(best.samples(key), point.samples(key))
+        if point is best or half is None or not rank(point, goals)[0]:
+            continue
+        if best.figures[key] - point.figures[key] <= half:
+            tied.append(point.label)
+    more = f" and {counted(len(tied) - _NAMED, 'other')}" if len(tied) > _NAMED else ""
+    return f"Not clearly faster than {', '.join(tied[:_NAMED])}{more}." if tied else ""
 
 
 def busy_text(cores: float) -> str:

@@ -69,6 +69,11 @@ class Goals:
         found = ((name, getattr(self, name)) for name in NAMES)
         return {name: limit for name, limit in found if limit is not None}
 
+    @property
+    def tail(self) -> str:
+        """The percentile that is shown beside p50: that of the goals, else p99."""
+        return f"p{self.percentile}" if self.limits and self.percentile > 50 else "p99"
+
     def meets(self, request: RequestLine) -> bool:
         """Whether a request meets every goal."""
         place = PERCENTILES.index(self.percentile)

@@ -74,9 +74,13 @@ def as_dict(result: BenchResult) -> dict[str, Any]:
 
 
 def interval_text(result: BenchResult) -> str:
-    """What ± means in the table; "" where no point was repeated."""
-    is_repeated = any(len(point.rounds) > 1 for point in result.points)
-    return "±: 95 % confidence interval over the repetitions." if is_repeated else ""
+    """What ± and goodput mean in the table; "" where it has neither."""
+    texts = []
+    if any(len(point.rounds) > 1 for point in result.points):
+        texts.append("±: 95 % confidence interval over the repetitions.")
+    if result.goals.limits:
+        texts.append("Goodput: requests per second that meet every goal.")
+    return " ".join(texts)
 
 
 def failures_text(result: BenchResult) -> str:
@@ -89,7 +93,7 @@ def failures_text(result: BenchResult) -> str:
 
 
 def heads(result: BenchResult) -> list[str]:
-    titles = [f"{title} ({unit})" for _, _, title, unit in COLUMNS]
+    titles = [f"{title} ({unit})" for _, _, title, unit in result.columns]
     predicted = predicted_heads(result) if _has_predictions(result) else []
     return [*map(axis_title, result.axes), *predicted, *titles, "Goodput (req/s)"]
 
@@ -100,7 +104,7 @@ def cells(point: Point, result: BenchResult) -> list[str]:
     row = [value_words(name, value) for name, value in point.settings.items()]
     if _has_predictions(result):
         row += [text for _, text in predictions(point, result)]
-    for key, statistic, _, _ in COLUMNS:
+    for key, statistic, _, _ in result.columns:
         row.append(_cell(figure_of(point, key, statistic), point.interval(key, statistic)))
     return [*row, _cell(point.goodput(result.goals), None)]
 
@@ -111,7 +115,7 @@ def change_cells(point: Point, before: Point, result: BenchResult) -> tuple[list
     row = [value_words(name, value) for name, value in point.settings.items()]
     if _has_predictions(result):
         row += [NOTHING for _ in predicted_heads(result)]
-    found = differences(before, point)
+    found = differences(before, point, result.columns)
     row += [NOTHING if one is None else str(one) for one in found]
     return [*row, NOTHING], "" if has_interval(found) else ONE_RUN
 
@@ -211,12 +215,13 @@ _WIDTH, _HEIGHT, _MARGIN = 640, 300, 50
 
 
 def _svg(result: BenchResult) -> str:
-    """Throughput (right) against ITL p99 (up)."""
+    """Throughput (right) against ITL at the percentile of the goals (up)."""
+    tail = result.goals.tail
     found = [
         (rate, level, point.label)
         for point in result.points
         if (rate := figure_of(point, "output_tokens_per_s", "")) is not None
-        if (level := figure_of(point, "itl_ms", "p99")) is not None
+        if (level := figure_of(point, "itl_ms", tail)) is not None
     ]
     if not found:
         return ""
@@ -239,7 +244,7 @@ def _svg(result: BenchResult) -> str:
     return (
         f'<svg width="{_WIDTH}" height="{_HEIGHT}" role="img">{axes}{line}{dots}'
         f'<text x="{_WIDTH - _MARGIN}" y="{_HEIGHT - 20}" text-anchor="end">Output, up to '
-        f'{rate_text(high_x)}</text><text x="{_MARGIN}" y="{_MARGIN - 12}">ITL p99, up to '
+        f'{rate_text(high_x)}</text><text x="{_MARGIN}" y="{_MARGIN - 12}">ITL {tail}, up to '
         f"{duration_text(high_y / 1000)}</text></svg>"
     )
 

@@ -11,14 +11,16 @@ import msgspec
 from app.bench.doubt import (
     busy_sentence,
     late_text,
+    reached,
     runs_text,
+    tied_text,
     uncertain_text,
     unreached_text,
 )
 from app.bench.engine_changes import engines_in_words
 from app.bench.goals import Goals
 from app.bench.ranking import Objective, best_under, memory_of, nearest, users_under
-from app.bench.sweep import ENGINE, Point, axis_title
+from app.bench.sweep import ENGINE, Point, axis_title, columns_for
 from app.storage.run_records import Kind, Measured, RunRecord, RunSide, State
 from engine.units import bytes_text, rate_text
 
@@ -42,17 +44,22 @@ class BenchResult:
     @property
     def best(self) -> Point | None:
         """The best point under the goals."""
-        return best_under(self.points, self.goals, self.objective) if self.goals.limits else None
+        if not self.goals.limits:
+            return None
+        return best_under(reached(self.points), self.goals, self.objective)
 
     @property
     def answer(self) -> str:
         """Which point meets the goals, and how far that can be trusted; how engines differ."""
-        text = answer(self.points, self.goals, self.objective)
+        text = answer(reached(self.points), self.goals, self.objective)
         engines = engines_in_words(self.points)
         if not text or not self.goals.limits:
             return " ".join(filter(None, (engines or text, self.machine)))
         best = self.best
-        doubt = uncertain_text(best, self.goals) if best is not None else ""
+        doubt = ""
+        if best is not None:
+            ties = tied_text(best, reached(self.points), self.goals, self.objective)
+            doubt = " ".join(filter(None, (uncertain_text(best, self.goals), ties)))
         more = unreached_text(self.points), runs_text(self.points, self.rounds, self.state)
         return " ".join(filter(None, (text, doubt, *more, engines, self.machine)))
 
@@ -61,6 +68,11 @@ class BenchResult:
         """What else ran on the machine, where it matters."""
         every = [point.figures for point in self.points]
         return " ".join(filter(None, (busy_sentence(every), late_text(every))))
+
+    @property
+    def columns(self) -> tuple[tuple[str, str, str, str], ...]:
+        """Of its table, as `sweep.COLUMNS`."""
+        return columns_for(self.goals)
 
     @property
     def axes(self) -> list[str]:
@@ -107,7 +119,7 @@ def to_run(result: BenchResult) -> RunRecord:
     """The run of a sweep; its figures are those of the best point under the goals, else of the
     one with the highest throughput."""
     points = result.points
-    best = best_under(points, result.goals, result.objective) or max(
+    best = best_under(reached(points), result.goals, result.objective) or max(
         (point for point in points if point.is_measured),
         key=lambda point: point.figures["output_tokens_per_s"], default=None,
     )  # fmt: skip

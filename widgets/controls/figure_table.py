@@ -114,10 +114,24 @@ class FigureTable(QTableView, Generic[T]):
 
     def choose(self, of: T) -> None:
         """Select its first row, if it has one."""
+        row = self._row_of(of)
+        if row is not None:
+            self.selectRow(row)
+
+    def reveal(self, of: T) -> None:
+        """Scroll to its first row, if it has one."""
+        row = self._row_of(of)
+        if row is not None:
+            self.scrollTo(self.figures.index(row, 0))
+
+    def height_of(self, num_rows: int) -> int:
+        """Pixels of the heading and so many rows."""
+        rows = num_rows * self.rowHeight(0)
+        return self.horizontalHeader().sizeHint().height() + rows + 4 * self.frameWidth()
+
+    def _row_of(self, of: T) -> int | None:
         rows = range(self.figures.rowCount())
-        found = next((row for row in rows if self._of(row) is of), None)
-        if found is not None:
-            self.selectRow(found)
+        return next((row for row in rows if self._of(row) is of), None)
 
     def _of(self, row: int) -> T | None:
         found = self.figures.row_at(row)

@@ -18,6 +18,7 @@ from PySide6.QtWidgets import (
     QWidget,
 )
 
+from app.bench.doubt import LIMIT
 from app.bench.goals import PERCENTILES, Goals
 from app.bench.load import Pace
 from app.bench.rungs import first_rung_problem
@@ -159,7 +160,7 @@ class BenchForm(FittedFrame):
         load = self._row(
             hbox(label("Workload", "muted"), (self.workload, 1), label("Requests", "muted"),
                  self.requests),
-            hbox(self._arrivals, STRETCH, label("Warm-up", "muted"), self.warmups),
+            hbox(self._arrivals, label("Warm-up", "muted"), self.warmups, STRETCH),
         )  # fmt: skip
         (first, some), (second, others) = self.axes
         repeat = hbox(label("Repetitions", "muted"), self.rounds, STRETCH)
@@ -272,7 +273,12 @@ class BenchForm(FittedFrame):
         self.burstiness.setVisible(kind == 2)
 
     def _suggest(self, row: AxisRow) -> None:
+        """Its usual values; of batch limits also so many concurrent requests that all are
+        reached."""
         row.suggest(self._bridge.config, self._engines())
+        if row.box.currentData() == LIMIT:
+            most = max(axes_of([row])[0].values)
+            self.concurrency.setValue(max(self.concurrency.value(), most))
         self.fit()
 
     def _on_mode(self) -> None:

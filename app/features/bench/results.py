@@ -38,6 +38,7 @@ CHARTS = (("itl", "ITL"), ("ttft", "TTFT"), ("e2el", "E2E"))
 AGAINST, PERCENTILES, TIMELINE = "throughput", "percentiles", "timeline"
 LATENCY, MEMORY = "pareto latency", "pareto memory"
 LEAST_STACKED = 420
+LEAST_ROWS = 3
 _KEYS = {"itl": "itl_ms", "ttft": "ttft_ms", "e2el": "e2e_ms"}
 ENGINE_CHANGE = "Change from the first engine at the same load, with its 95 % confidence interval"
 CHANGE = "Change from the earlier run, with its 95 % confidence interval over the repetitions"
@@ -94,6 +95,8 @@ class ResultsView(QFrame):
         split.setSizePolicy(policy)
         split.setStretchFactor(0, 2)
         split.setStretchFactor(1, 3)
+        self._is_divided = False  # by the user
+        split.splitterMoved.connect(lambda *_: setattr(self, "_is_divided", True))
         self.bar = ApplyBar(
             lambda: self._settings(self.chosen), label("Compare with", "muted"), self.earlier
         )
@@ -109,7 +112,19 @@ class ResultsView(QFrame):
         wanted = sides.Horizontal if is_low else sides.Vertical
         if wanted is not self._split.orientation():
             self._split.setOrientation(wanted)
-            self._split.setSizes([500, 500] if is_low else [400, 600])  # in proportion
+            self._is_divided = False
+        self._divide()
+
+    def _divide(self) -> None:
+        """All rows of the table, up to half of the height; side by side half each."""
+        if self._is_divided:
+            return
+        half = self._split.height() // 2
+        if self._split.orientation() is Qt.Orientation.Horizontal:
+            half = rows = self._split.width() // 2
+        else:
+            rows = min(half, self.table.height_of(max(LEAST_ROWS, self.model.rowCount())))
+        self._split.setSizes([rows, 2 * half - rows])
 
     def show_result(self, result: BenchResult | None) -> None:
         self.result = result
@@ -164,6 +179,9 @@ class ResultsView(QFrame):
                     title = f"change, {why}" if why else "change"
                     rows.append(FigureRow(point, [title, *texts], "", CHANGE))
         self.table.show_rows(headings, rows)
+        self._divide()
+        if best is not None and self.table.chosen is None:
+            self.table.reveal(best)
 
     @property
     def chosen(self) -> Point | None:
@@ -226,24 +244,26 @@ class ResultsView(QFrame):
     def _draw_points(self, result: BenchResult, kind: str) -> None:
         places = [", ".join(setting_text(v) for v in p.settings.values()) for p in result.points]
         is_line = ENGINE not in result.axes  # there is nothing between two engines
+        tail = result.goals.tail
         curves = [
-            Curve(name, name, _levels(result.points, places, _KEYS[kind], name), is_line=is_line)
-            for name in ("p50", "p99")
+            Curve(name, color, _levels(result.points, places, _KEYS[kind], name), is_line=is_line)
+            for name, color in (("p50", "p50"), (tail, "p99"))
         ]
         if self._other is not None:
-            found = _levels(self._other.points, places, _KEYS[kind], "p99")
-            curves.append(Curve("p99, earlier", "other", found, is_line=is_line))
+            found = _levels(self._other.points, places, _KEYS[kind], tail)
+            curves.append(Curve(f"{tail}, earlier", "other", found, is_line=is_line))
         title = " × ".join(map(axis_title, result.axes))
         self.plot.show_curves(curves, (title, "ms"), places, getattr(result.goals, kind))
 
     def _draw_against(self, result: BenchResult) -> None:
-        curves = []
-        for title, color, some in (("p99", "p99", result), ("p99, earlier", "other", self._other)):
+        curves, tail = [], result.goals.tail
+        both = (tail, "p99", result), (f"{tail}, earlier", "other", self._other)
+        for title, color, some in both:
             found = [
                 (rate, level, None)
                 for point in (some.points if some is not None else ())
                 if (rate := figure_of(point, "output_tokens_per_s", "")) is not None
-                if (level := figure_of(point, "itl_ms", "p99")) is not None
+                if (level := figure_of(point, "itl_ms", tail)) is not None
             ]
             is_line = ENGINE not in result.axes
             curves.append(Curve(title, color, tuple(sorted(found)), is_line=is_line))

@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
-from app.bench.doubt import busy_sentence, late_text, runs_text, uncertain_text, unreached_text
+from app.bench.doubt import (
+    busy_sentence,
+    late_text,
+    reached,
+    runs_text,
+    tied_text,
+    uncertain_text,
+    unreached_text,
+)
 from app.bench.goals import Goals
+from app.bench.ranking import Objective
 from app.bench.record import BenchResult, answer
 from app.bench.report import other_cores
 from app.bench.sweep import Point
@@ -15,14 +25,20 @@ from app.storage.run_records import State
 from tests.figures import numbers
 
 
-def point(limit: int, *itl: float, most: int = 8, **more: Any) -> Point:
-    """`itl`: of each run; `most`: requests that ran at once."""
+def point(
+    limit: int, *itl: float, most: int = 8, rates: Sequence[float] = (), **more: Any
+) -> Point:
+    """`itl`, `rates`: of each run; `most`: requests that ran at once."""
     level = {"p50": sum(itl) / len(itl), "p99": None, "max": max(itl)} if itl else {}
     figures = {
-        "completed": 4, "failed": 0, "duration_s": 1.0, "output_tokens_per_s": 10.0 * limit,
+        "completed": 4, "failed": 0, "duration_s": 1.0,
+        "output_tokens_per_s": sum(rates) / len(rates) if rates else 10.0 * limit,
         "itl_ms": level, "max_concurrent_requests": most,
     }  # fmt: skip
-    rounds = [{"itl_ms": {"p50": one, "p99": None, "max": one}} for one in itl]
+    rounds = [
+        {"itl_ms": {"p50": one, "p99": None, "max": one}, "output_tokens_per_s": rate}
+        for one, rate in zip(itl, rates or [10.0 * limit] * len(itl), strict=True)
+    ]
     return Point({"max_num_seqs": limit}, rounds, figures if itl else {}, **more)
 
 
@@ -58,9 +74,33 @@ def test_a_goal_within_the_interval_is_not_certain(
 def test_limits_that_no_batch_came_up_to() -> None:
     points = [point(1, 10.0, most=1), point(8, 20.0), point(16, 21.0), point(32, 20.0)]
     assert numbers(unreached_text(points)) == [8]
-    assert unreached_text(points[:2]) == ""
+    assert unreached_text(points[:2]) == "" and reached(points) == points[:2]
+    between = [point(4, 10.0, most=4), point(12, 20.0, most=9), point(16, 20.0, most=9)]
+    assert reached(between) == between[:2]  # 12 was not reached either; nothing was lower
     other = Point({"concurrency": 4}, [{}], {"max_concurrent_requests": 4})
-    assert unreached_text([other]) == ""
+    assert unreached_text([other]) == "" and reached([other]) == [other]
+    goals = Goals(itl=50, percentile=50)
+    assert BenchResult("tiny", "BF16", "work", tuple(points), goals).best is points[1]
+
+
+@pytest.mark.parametrize(
+    ("others", "named"),
+    [
+        ([[95.0, 115.0, 105.0], [20.0, 21.0, 19.0]], 1),
+        ([[95.0, 115.0], [96.0, 114.0], [94.0, 116.0], [93.0, 117.0]], 2),
+        ([[105.0]], 0),
+    ],
+)
+def test_points_that_may_be_as_fast_are_named(others: list[list[float]], named: int) -> None:
+    """One run has no interval; what misses the goals is no rival."""
+    best = point(1, 10.0, 10.0, 10.0, rates=[100.0, 120.0, 110.0])
+    rivals = [point(n, *[10.0] * len(one), rates=one) for n, one in enumerate(others, 2)]
+    missing = point(9, 60.0, 60.0, rates=[100.0, 121.0])
+    goals = Goals(itl=50, percentile=50)
+    text = tied_text(best, [best, *rivals, missing], goals, Objective.THROUGHPUT)
+    expected = [*range(2, 2 + named)] + ([len(others) - named] if len(others) > 2 else [])
+    assert numbers(text) == expected
+    assert tied_text(best, [best, *rivals], goals, Objective.MEMORY) == ""
 
 
 def test_the_answer_of_a_result_has_them_all() -> None:

@@ -19,7 +19,7 @@ from app.storage.intervals import ONE_RUN, difference_of
 from app.storage.run_records import Kind, State
 from tests.app.cuts import expect_whole
 from tests.app.fakes import Script
-from tests.app.features.bench.bench_fixtures import page, page_in_window, wait_end
+from tests.app.features.bench.bench_fixtures import AMPLE, page, page_in_window, wait_end
 from tests.app.parts import Parts, parts
 from tests.app.window_fixtures import application, open_model, script, set_text, usual_text
 from tests.figures import numbers
@@ -227,6 +227,29 @@ def test_an_answer_before_the_end_has_its_number_of_runs(
 
 
 @pytest.mark.slow
+def test_a_sweep_of_batch_limits_asks_for_as_many_concurrent_requests(page: BenchPage) -> None:
+    """So that every limit is reached; a larger load stays."""
+    form, box = page.form, page.form.axes[0][0]
+    for before, after in ((8, 32), (100, 100)):
+        form.concurrency.setValue(before)
+        box.setCurrentIndex(box.findData("concurrency"))
+        assert form.concurrency.value() == before
+        box.setCurrentIndex(box.findData("max_num_seqs"))
+        assert form.concurrency.value() == after
+
+
+def test_the_percentile_of_the_goals_is_in_the_table_and_on_the_chart(
+    qtbot: QtBot, page: BenchPage
+) -> None:
+    page.form.limits["itl"].setValue(AMPLE)
+    page.form.percentile.setCurrentIndex(page.form.percentile.findData(90))
+    sweep(page, "concurrency", "1, 2")
+    wait_end(qtbot, page)
+    headings = " ".join(page.results.model.headings)
+    assert "ITL p90" in headings and "TTFT p90" in headings and "p99" not in headings
+    assert [curve.label for curve in page.results.plot.curves] == ["p50", "p90"]
+
+
 def test_dragging_the_line_moves_the_goal(qtbot: QtBot, page: BenchPage) -> None:
     sweep(page, "concurrency", "1, 2")
     wait_end(qtbot, page)
