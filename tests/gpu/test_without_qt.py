@@ -1,8 +1,8 @@
 """A machine with a GPU may have no window system: what runs there asks for few packages.
 
 torch, triton, transformers, safetensors, tokenizers, numpy, psutil, msgspec, pytest, hypothesis,
-and what those bring along; of this repository, engine/, resources/, tests/gpu and the tiny models
-of tests/engine.
+and what those bring along; of this repository, engine/, resources/, tests/gpu, the tiny models of
+tests/engine and the tiers of tests.
 """
 
 from __future__ import annotations
@@ -22,6 +22,9 @@ REFUSED = (
     "app", "widgets", "starlette", "uvicorn", "keyring", "markdown_it",
     "prometheus_client", "pynvml", "platformdirs", "websockets",
 )  # fmt: skip
+
+KNOWN = ("tests.gpu", "tests.engine", "tests.tiers")
+"""Of tests/."""
 
 WITHOUT = f"""
 import importlib.abc, sys
@@ -74,7 +77,7 @@ def test_nothing_here_imports_the_window_or_its_widgets() -> None:
         for file in files
         for module in _imported(file)
         if module.split(".")[0] in REFUSED
-        or (module.startswith("tests.") and not module.startswith(("tests.gpu", "tests.engine")))
+        or (module.startswith("tests.") and not module.startswith(KNOWN))
     ]
     assert wrong == []
 
