@@ -20,19 +20,15 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests import heap
-from tests.crash_stacks import (  # hooks
-    pytest_configure,
-    pytest_sessionstart,
-    pytest_terminal_summary,
-)
+from tests import crash_stacks, heap
+from tests.crash_stacks import pytest_sessionstart, pytest_terminal_summary  # hooks
 
 if TYPE_CHECKING:
     from engine.config import EngineConfig
     from engine.runner.model_runner import ModelRunner
     from engine.snapshot import TokenBudget
 
-__all__ = ["pytest_configure", "pytest_sessionstart", "pytest_terminal_summary"]
+__all__ = ["pytest_sessionstart", "pytest_terminal_summary"]
 
 heap.replace()
 os.environ.setdefault("QT_QPA_PLATFORM", "offscreen")
@@ -61,13 +57,14 @@ try:
 except ImportError:
     pass
 else:
-    hypothesis.settings.register_profile(
-        "repeatable",
-        derandomize=True,
-        deadline=None,
-        suppress_health_check=[hypothesis.HealthCheck.too_slow],  # the machine may be
-    )
-    hypothesis.settings.load_profile("repeatable")
+    for name, examples in (("fast tier", 25), ("both tiers", 100)):
+        hypothesis.settings.register_profile(
+            name,
+            max_examples=examples,
+            derandomize=True,
+            deadline=None,
+            suppress_health_check=[hypothesis.HealthCheck.too_slow],  # the machine may be
+        )
 
 try:
     from tests.patience import PatientBot
@@ -99,6 +96,13 @@ without it. The first import of torch, for one, is slow on a busy machine."""
 _folders = itertools.count()
 
 QT_FIXTURES = {"qapp", "qtbot", "qapp_cls", "qtlog", "qtmodeltester"}
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    crash_stacks.pytest_configure(config)
+    if "hypothesis" in sys.modules:  # before the first file of tests, whose settings start from it
+        is_fast = config.getoption("markexpr") == "not slow"
+        hypothesis.settings.load_profile("fast tier" if is_fast else "both tiers")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -1,4 +1,4 @@
-"""Which parameters of a test the fast tier runs."""
+"""Which parameters of a test the fast tier runs, and how many examples of a property."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Container, Iterable
 from typing import Any
 
 import pytest
+from hypothesis import settings
 
 COMMON = ("llama", "gemma3", "gpt_oss", "mixtral", "gpt2", "llama4")
 """Families with one of each kind of layer: experts, windows, chunks, sinks, learned positions."""
@@ -25,3 +26,9 @@ def first_fast(count: int, values: Iterable[Any]) -> list[Any]:
 def _in_tier(one: Any, is_fast: bool) -> Any:
     values = one if type(one) is tuple else (one,)  # a named one is one parameter
     return pytest.param(*values, marks=() if is_fast else pytest.mark.slow)
+
+
+def examples(count: int) -> int:
+    """Of a property whose examples are dear: `count` in the slow tier, a quarter in the fast one,
+    as the profile has it (`conftest.py`)."""
+    return max(count * settings().max_examples // 100, 2)

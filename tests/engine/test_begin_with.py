@@ -14,6 +14,7 @@ from engine.errors import InvalidRequestError
 from engine.snapshot import FinishReason
 from engine.step.output import RequestOutput
 from tests.engine import tiny_models
+from tests.tiers import examples
 
 MakeEngine = Callable[..., LLMEngine]
 
@@ -30,7 +31,7 @@ def run(engine: LLMEngine, prompt: Any, params: SamplingParams, given: list[int]
 
 
 @settings(
-    max_examples=20,
+    max_examples=examples(20),
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 @given(data=st.data())

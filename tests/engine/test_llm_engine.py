@@ -26,6 +26,7 @@ from engine.snapshot import FinishReason
 from tests import heap
 from tests.engine import tiny_models
 from tests.engine.tiny_models import reference
+from tests.tiers import examples
 
 MakeEngine = Callable[..., LLMEngine]
 GREEDY = SamplingParams(temperature=0, max_tokens=12, ignore_eos=True)
@@ -59,7 +60,7 @@ def test_a_seeded_request_gives_the_same_tokens_whatever_runs_beside_it(
 
 
 @settings(
-    max_examples=15,
+    max_examples=examples(15),
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 @given(data=st.data())

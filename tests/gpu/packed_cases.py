@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from engine.kernels.packed import PackedWeights
 from tests.gpu.conftest import HAS_GPU
+from tests.tiers import examples
 
 SCALE = 8 if HAS_GPU else 1
 DTYPES = st.sampled_from([torch.float16, torch.bfloat16, torch.float32])
@@ -15,7 +16,7 @@ ROWS = {"one row": 1, "few rows": 5, "tile": 21, "stripes": 3}
 """Of the activations, by the implementation that multiplies them."""
 
 quick = settings(
-    max_examples=60 if HAS_GPU else 8, deadline=None, derandomize=not HAS_GPU,
+    max_examples=60 if HAS_GPU else examples(8), deadline=None, derandomize=not HAS_GPU,
     phases=[Phase.explicit, Phase.generate],  # to find a smaller example would take minutes
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )  # fmt: skip

@@ -9,7 +9,7 @@ import torch
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from tests.tiers import first_fast
+from tests.tiers import examples, first_fast
 
 pytest.importorskip("triton")
 
@@ -34,7 +34,7 @@ from tests.gpu.references import (
 )
 
 quick = settings(
-    max_examples=50 if HAS_GPU else 8, deadline=None, derandomize=not HAS_GPU,
+    max_examples=50 if HAS_GPU else examples(8), deadline=None, derandomize=not HAS_GPU,
     phases=[Phase.explicit, Phase.generate],
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )  # fmt: skip

@@ -9,6 +9,8 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from tests.tiers import examples
+
 pytest.importorskip("triton")
 
 from engine.kernels import ops
@@ -18,7 +20,7 @@ from tests.gpu.references import poison, random_rows, relative_error
 TOLERANCE = {torch.float32: 2e-6, torch.float16: 1e-3, torch.bfloat16: 8e-3}
 DTYPES = st.sampled_from(list(TOLERANCE))
 quick = settings(
-    max_examples=80 if HAS_GPU else 15, deadline=None, derandomize=not HAS_GPU,
+    max_examples=80 if HAS_GPU else examples(15), deadline=None, derandomize=not HAS_GPU,
     phases=[Phase.explicit, Phase.generate],
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )  # fmt: skip

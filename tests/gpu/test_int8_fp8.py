@@ -7,6 +7,8 @@ import torch
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
+from tests.tiers import examples
+
 pytest.importorskip("triton")
 
 from engine.kernels import quantized
@@ -22,7 +24,7 @@ from tests.gpu.references import TOLERANCE, poison, random_floats, random_rows, 
 
 DTYPES = st.sampled_from([torch.float16, torch.bfloat16, torch.float32])
 quick = settings(
-    max_examples=60 if HAS_GPU else 10, deadline=None, derandomize=not HAS_GPU,
+    max_examples=60 if HAS_GPU else examples(10), deadline=None, derandomize=not HAS_GPU,
     phases=[Phase.explicit, Phase.generate],
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )  # fmt: skip

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from engine.attention.pages import FORMATS, quantize
 from tests.gpu.conftest import HAS_GPU
+from tests.tiers import examples
 
 pytest.importorskip("triton")
 
@@ -35,7 +36,7 @@ def at(tensor: torch.Tensor, slots: list[int]) -> torch.Tensor:
     return torch.stack([tensor[slot // block_size, :, slot % block_size] for slot in slots])
 
 
-@settings(max_examples=60 if HAS_GPU else 25, derandomize=not HAS_GPU)
+@settings(max_examples=60 if HAS_GPU else examples(25), derandomize=not HAS_GPU)
 @given(
     num_tokens=st.integers(1, 6),
     num_heads=st.sampled_from((1, 2, 3)),

@@ -49,6 +49,7 @@ from tests.app.bench.ladder_script import (
 )
 from tests.app.fake_engine import MODEL
 from tests.figures import numbers
+from tests.tiers import examples
 from tests.widgets import synthetic
 
 MEASURED = ["naive", "continuous", "paged", "prefix", "weights", "kv", "drafts"]
@@ -117,7 +118,7 @@ def test_all_users_run_at_once_and_the_search_is_short() -> None:
     assert len(bench.seen) <= 8 * len(ladder.rungs)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(limit=st.integers(5, 400).map(lambda ms: ms + 0.25), start=st.integers(0, len(USERS) - 1))
 def test_the_search_finds_the_largest_load_from_any_start(limit: float, start: int) -> None:
     goals, bench = Goals(itl=limit, percentile=50), ScriptedLadder()

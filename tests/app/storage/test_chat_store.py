@@ -34,6 +34,7 @@ from app.storage import (
 from app.storage.database import MIGRATIONS, VERSION
 from app.storage.records import put_conversation, put_message
 from app.storage.search import contains, terms_of
+from tests.tiers import examples
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=60)
 CONVERSATION = StoredConversation("c1", "First chat", created=1.0, updated=1.0)
@@ -51,7 +52,7 @@ def message(text: str, number: int = 1, **changes: object) -> StoredMessage:
     return replace(made, **changes)  # type: ignore[arg-type]
 
 
-@settings(max_examples=25)
+@settings(max_examples=examples(25))
 @given(
     texts=st.lists(TEXT, max_size=6),
     title=TEXT,
@@ -78,7 +79,7 @@ def test_what_was_written_is_there_after_reopening(
             store.close()
 
 
-@settings(max_examples=25)
+@settings(max_examples=examples(25))
 @given(texts=st.lists(TEXT, min_size=1, max_size=4), data=st.data())
 def test_search_finds_every_part_of_every_text(texts: list[str], data: st.DataObject) -> None:
     with tempfile.TemporaryDirectory() as folder:

@@ -34,6 +34,7 @@ from engine.snapshot import (
     TokenEvent,
 )
 from tests.app.wire.records import COMMANDS, EVENTS, block_snapshots, of
+from tests.tiers import examples
 from tests.widgets import synthetic
 
 pack = msgspec.msgpack.encode
@@ -71,7 +72,7 @@ def only_more(before: EngineSnapshot, now: EngineSnapshot) -> bool:
 
 
 @given(st.lists(EVENTS, max_size=6))
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 def test_events_come_as_they_went(events: list[m.Event]) -> None:
     """Snapshots among them as what changed since the one before."""
     snapshots = [event.snapshot for event in events if isinstance(event, m.SnapshotEvent)]
@@ -82,7 +83,7 @@ def test_events_come_as_they_went(events: list[m.Event]) -> None:
 
 
 @given(st.lists(of(EngineSnapshot), min_size=2, max_size=4))
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 def test_snapshots_come_as_they_went(snapshots: list[EngineSnapshot]) -> None:
     assume(all(only_more(*pair) for pair in itertools.pairwise(snapshots)))
     writer, reader = EventWriter(), EventReader()
@@ -125,13 +126,13 @@ def test_a_server_with_ranks_and_stages_is_read() -> None:
 
 
 @given(of(History))
-@settings(max_examples=10)
+@settings(max_examples=examples(10))
 def test_history_comes_as_it_went(history: History) -> None:
     assert_same(EventReader().read(*EventWriter().write(history)), history)
 
 
 @given(of(EngineSnapshot), of(m.OutputEvent), st.floats(-100, 100))
-@settings(max_examples=30)
+@settings(max_examples=examples(30))
 def test_times_come_in_the_readers_clock(
     snapshot: EngineSnapshot, output: m.OutputEvent, offset: float
 ) -> None:
@@ -177,7 +178,7 @@ def test_what_did_not_change_is_not_sent_again() -> None:
 
 
 @given(of(EngineSnapshot), of(RequestSnapshot))
-@settings(max_examples=5)
+@settings(max_examples=examples(5))
 def test_the_times_of_a_request_are_sent_once(
     snapshot: EngineSnapshot, request: RequestSnapshot
 ) -> None:
@@ -230,7 +231,7 @@ def test_any_bytes_as_a_command_end_in_words(kind: str, data: bytes) -> None:
 
 
 @given(EVENTS, st.data())
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 def test_a_damaged_event_ends_in_words_or_in_an_event(event: m.Event, data: st.DataObject) -> None:
     kind, body = EventWriter().write(event)
     place = data.draw(st.integers(0, max(len(body) - 1, 0)))

@@ -18,6 +18,7 @@ from engine.attention.rows import FEW_QUERIES
 from engine.batch.batch import Batch, slots
 from engine.numerics.kv_dtype import parse_kv_dtype
 from tests.engine.textbook_kv import attention
+from tests.tiers import examples
 
 
 @dataclass(frozen=True)
@@ -75,7 +76,7 @@ def leave_behind(pages: Pages, value: float) -> None:
         pages.elements.fill_(value)
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(scenes)
 def test_every_request_sees_its_own_tokens_in_its_window(scene: Scene) -> None:
     generator = torch.Generator().manual_seed(scene.seed)

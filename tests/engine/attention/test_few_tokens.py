@@ -25,6 +25,7 @@ from engine.kernels.cpu.library import Library
 from tests.engine.attention.test_cpu_attention import read_back
 from tests.engine.kernels.compiled import PROCESSORS, needs_compiler
 from tests.engine.textbook_kv import attention
+from tests.tiers import examples
 
 pytestmark = needs_compiler
 FORMS = ("auto", "int8", "fp8")
@@ -139,7 +140,7 @@ class Stage:
         return attention(q, keys, values, options), attention(q, keys, values.abs(), options)
 
 
-@settings(deadline=None, max_examples=80)
+@settings(deadline=None, max_examples=examples(80))
 @given(scenes)
 def test_attention_is_exact_but_for_float32_and_one_rounding(scene: Scene) -> None:
     stage = Stage(scene)
@@ -149,7 +150,7 @@ def test_attention_is_exact_but_for_float32_and_one_rounding(scene: Scene) -> No
         assert bool(((found.double() - exact).abs() <= allowed).all())
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=examples(60))
 @given(scenes, st.integers(1, 4))
 def test_a_token_comes_to_the_same_in_any_company(scene: Scene, last: int) -> None:
     """Other requests, drafts after and before it, threads: not one bit."""
@@ -180,7 +181,7 @@ def test_a_prefix_says_the_same_whatever_comes_after_it() -> None:
         assert torch.equal(output[0], verified[place])
 
 
-@settings(deadline=None, max_examples=30)
+@settings(deadline=None, max_examples=examples(30))
 @given(scenes, st.integers(0, 4))
 def test_a_request_without_tokens_changes_nothing(scene: Scene, place: int) -> None:
     """Nor are pages looked for that it has no keys in: right behind a window of one token."""
@@ -280,7 +281,7 @@ def written(stage: Stage, dtype: torch.dtype, scale: float = 1.0) -> list[Tensor
     ]
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=examples(60))
 @given(
     st.tuples(st.sampled_from(FORMS), st.sampled_from(FORMS)), DTYPES,
     st.sampled_from([1e-30, 1e-12, 1e-3, 1.0, 50.0, 1e4]), st.integers(0, 2**31),

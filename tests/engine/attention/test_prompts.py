@@ -20,6 +20,7 @@ from engine.kernels.cpu.check import library
 from engine.numerics.kv_dtype import parse_kv_dtype
 from tests.engine.attention.test_few_tokens import Scene, Stage, scenes
 from tests.engine.kernels.compiled import needs_compiler
+from tests.tiers import examples
 
 
 def has_tiles() -> bool:
@@ -58,7 +59,7 @@ class Prompts(Stage):
         return list(output.split(list(map(len, queries))))
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=examples(60))
 @given(prompts)
 def test_attention_in_tiles_is_exact_but_for_bfloat16(scene: Scene) -> None:
     """Queries, keys, values and weights are rounded to it: a score by up to 2^-8 of the sizes of
@@ -70,7 +71,7 @@ def test_attention_in_tiles_is_exact_but_for_bfloat16(scene: Scene) -> None:
         assert bool(((found.double() - exact).abs() <= allowed).all())
 
 
-@settings(deadline=None, max_examples=30)
+@settings(deadline=None, max_examples=examples(30))
 @given(prompts)
 def test_a_request_comes_to_the_same_in_any_company(scene: Scene) -> None:
     stage, everyone = Prompts(scene), list(range(len(scene.requests)))
@@ -85,7 +86,7 @@ def test_a_request_comes_to_the_same_in_any_company(scene: Scene) -> None:
         assert torch.equal(stage.compute([request])[0], together[request])
 
 
-@settings(deadline=None, max_examples=30)
+@settings(deadline=None, max_examples=examples(30))
 @given(prompts, st.lists(st.integers(1, 199), max_size=3, unique=True))
 def test_a_prompt_in_chunks_comes_to_the_same(scene: Scene, cuts: list[int]) -> None:
     stage, whole = Prompts(scene), Prompts(scene).compute([0])[0]

@@ -27,7 +27,7 @@ from engine.numerics.kv_dtype import PLAIN, parse_kv_dtype
 from tests.engine import tiny_models, varlen_stand_in
 from tests.engine.textbook_kv import attention
 from tests.figures import numbers
-from tests.tiers import first_fast
+from tests.tiers import examples, first_fast
 
 CPU = torch.device("cpu")
 TORCHS = torchs.varlen_attn
@@ -84,7 +84,7 @@ scenes = st.builds(
 )
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(steps=st.lists(scenes, min_size=1, max_size=2))
 def test_every_request_sees_its_own_tokens_in_its_window(steps: list[Scene]) -> None:
     """Prompts, chunks, drafts and decoded tokens in shuffled pages, of which requests may share

@@ -15,6 +15,7 @@ from safetensors import SafetensorError, safe_open
 
 from engine.errors import CheckpointError
 from engine.formats.safetensors_file import BITS, read_header
+from tests.tiers import examples
 
 U8: dict[str, Any] = {"dtype": "U8", "shape": [2], "data_offsets": [0, 2]}
 NESTED = b"[" * 200 + b"]" * 200
@@ -187,7 +188,7 @@ def headers(draw: Any) -> tuple[bytes, bytes]:
     return json.dumps(entries, ensure_ascii=draw(st.booleans())).encode(), data
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(headers())
 def test_verdicts_are_those_of_the_library(
     tmp_path_factory: pytest.TempPathFactory, given: tuple[bytes, bytes]
@@ -196,7 +197,7 @@ def test_verdicts_are_those_of_the_library(
     assert of_ours(file) == of_library(file)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(st.data())
 @example(None)
 def test_nothing_that_the_library_refuses_is_read(

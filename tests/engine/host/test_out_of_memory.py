@@ -22,6 +22,7 @@ from engine.runner.model_runner import ModelRunner
 from engine.step.loop import StepLoop
 from tests.engine import tiny_models
 from tests.engine.test_engine_thread import Recorder, finished, tokens
+from tests.tiers import examples
 
 MakeEngine = Callable[..., LLMEngine]
 GREEDY = SamplingParams(temperature=0, max_tokens=20, ignore_eos=True)
@@ -72,7 +73,7 @@ def test_a_gpu_that_failed_is_no_fault_of_the_program_that_a_restart_of_the_engi
 
 
 @settings(
-    max_examples=5,
+    max_examples=examples(5),
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 @given(data=st.data())

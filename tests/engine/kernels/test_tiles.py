@@ -18,6 +18,7 @@ from engine.kernels.dense import tiles, tiles_fit
 from engine.numerics.codes import IntCodes
 from tests.engine.kernels.compiled import needs_compiler, quantize_groups
 from tests.engine.kernels.products import CODED, is_exact_but_for_rounding, made, random_codes
+from tests.tiers import examples
 
 
 @contextmanager
@@ -31,7 +32,7 @@ def threads(count: int) -> Iterator[None]:
 
 
 @needs_compiler
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=examples(40))
 @given(
     rows=st.integers(1, 600),
     steps=st.integers(1, 20),
@@ -67,7 +68,7 @@ def test_other_shapes_than_whole_tiles_are_left_to_torch(shape: tuple[int, int])
 
 
 @needs_compiler
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=examples(60))
 @given(
     bits=st.sampled_from([4, 8]),
     rows=st.integers(1, 300),
@@ -103,7 +104,7 @@ def test_integers_in_groups_are_the_same_in_any_company(
 
 
 @needs_compiler
-@settings(deadline=None, max_examples=30)
+@settings(deadline=None, max_examples=examples(30))
 @given(
     kind=st.sampled_from(sorted(CODED)),
     rows=st.integers(MANY_ROWS, 300),

@@ -21,7 +21,7 @@ from engine.errors import ConfigError, OutOfMemoryError
 from engine.numerics.kv_dtype import NAMES, KVDtype, parse_kv_dtype
 from engine.snapshot import FinishReason
 from tests.engine import textbook_kv, tiny_models
-from tests.tiers import tiered
+from tests.tiers import examples, tiered
 
 MakeEngine = Callable[..., LLMEngine]
 DTYPES = ("int8", "fp8", "k=int8,v=fp8")
@@ -111,7 +111,7 @@ def test_batched_chunked_preempted_and_cached_equal_the_textbook(
 
 @pytest.mark.parametrize("kv_dtype", tiered(DTYPES, DTYPES[:1]))
 @settings(
-    max_examples=8,
+    max_examples=examples(8),
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 @given(data=st.data())

@@ -15,6 +15,7 @@ from engine.numerics.kv_dtype import parse_kv_dtype
 from engine.runner.cuda_graphs import DecodeGraphs
 from engine.runner.verify_as_decode import Worth, can_unroll, extra_reads, unroll
 from tests.engine.recorded_graphs import Recording
+from tests.tiers import examples
 
 BLOCK = 4
 
@@ -66,7 +67,7 @@ OPTIONS = [
 @pytest.mark.parametrize(
     ("kv", "options"), [("auto", OPTIONS[0]), ("int8", OPTIONS[1]), ("fp8", OPTIONS[2])]
 )
-@settings(max_examples=25)
+@settings(max_examples=examples(25))
 @given(lengths=requests, seed=st.integers(0, 99))
 def test_rows_compute_what_the_requests_would(
     lengths: list[tuple[int, int]], seed: int, kv: str, options: AttentionOptions

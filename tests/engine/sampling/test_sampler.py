@@ -21,6 +21,7 @@ from tests.engine.sampling_rows import (
     row,
     sample_one,
 )
+from tests.tiers import examples
 
 any_params = st.builds(
     SamplingParams,
@@ -38,7 +39,7 @@ any_params = st.builds(
 
 
 class TestIndependence:
-    @settings(max_examples=40, deadline=None)
+    @settings(max_examples=examples(40), deadline=None)
     @given(
         params=st.lists(any_params, min_size=2, max_size=12),
         seed=st.integers(0, 10_000),
@@ -93,7 +94,7 @@ class TestIndependence:
 
 class TestGreedy:
     @given(seed=st.integers(0, 1000), vocab=st.integers(1, 900), levels=st.integers(1, 6))
-    @settings(max_examples=60, deadline=None)
+    @settings(max_examples=examples(60), deadline=None)
     def test_takes_the_lowest_index_of_the_maximum(self, seed, vocab, levels):
         generator = torch.Generator().manual_seed(seed)
         logits = torch.randint(levels, (3, vocab), generator=generator).float()

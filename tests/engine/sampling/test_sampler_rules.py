@@ -32,10 +32,11 @@ from tests.engine.sampling_rows import (
     row,
     sample_one,
 )
+from tests.tiers import examples
 
 
 class TestFilters:
-    @settings(max_examples=40, deadline=None)
+    @settings(max_examples=examples(40), deadline=None)
     @given(
         seed=st.integers(0, 10_000),
         top_k=st.sampled_from([1, 3, 31, 33, 130, 600, 699]),
@@ -115,7 +116,7 @@ class TestPenalties:
         presence=st.floats(-2, 2),
         frequency=st.floats(-2, 2),
     )
-    @settings(max_examples=60, deadline=None)
+    @settings(max_examples=examples(60), deadline=None)
     def test_written_out(self, prompt, output, repetition, presence, frequency):
         logits = random_logits(len(output), 1, 20)
         expected = logits.clone()
@@ -132,7 +133,7 @@ class TestPenalties:
     @given(
         lengths=st.lists(st.tuples(st.integers(0, 12), st.integers(0, 3)), min_size=1, max_size=12)
     )
-    @settings(max_examples=60, deadline=None)
+    @settings(max_examples=examples(60), deadline=None)
     def test_state_follows_any_sequence_of_outputs(self, lengths):
         """Grown, cut back, or with other tokens at the same length: as if counted from nothing."""
         seen = SeenTokens([3, 900], 16)

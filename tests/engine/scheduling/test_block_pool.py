@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from engine.scheduling.block_pool import BlockPool, IntegrityError, chain_hash, root_hash
+from tests.tiers import examples
 
 ROOT = root_hash(("test",))
 
@@ -75,7 +76,7 @@ class PoolMachine(RuleBasedStateMachine):
 
 
 TestPool = PoolMachine.TestCase
-TestPool.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestPool.settings = settings(max_examples=examples(60), stateful_step_count=40, deadline=None)
 
 
 def test_blocks_without_a_prefix_are_evicted_first_then_the_tail_of_the_oldest() -> None:

@@ -11,6 +11,7 @@ from engine.config import EngineConfig
 from engine.scheduling.request import Outcome, StepPlan
 from engine.snapshot import FinishReason, RequestState
 from tests.engine.scheduler_driver import VOCAB, Driver, next_token
+from tests.tiers import examples
 
 configs = st.builds(
     EngineConfig,
@@ -79,7 +80,7 @@ class SchedulerMachine(RuleBasedStateMachine):
 
 
 TestScheduler = SchedulerMachine.TestCase
-TestScheduler.settings = settings(max_examples=80, stateful_step_count=30, deadline=None)
+TestScheduler.settings = settings(max_examples=examples(80), stateful_step_count=30, deadline=None)
 
 
 @given(config=configs, num_blocks=st.integers(8, 60), work=jobs, drafts=st.sampled_from([0, 2, 5]))

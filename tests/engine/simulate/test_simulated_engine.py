@@ -19,7 +19,7 @@ from engine.simulate.engine import SimulatedEngine
 from engine.simulate.settings import REPLAYED, plan_of
 from engine.simulate.step_time import StepTimes
 from engine.snapshot import EngineSnapshot, FinishReason, StepRecord
-from tests.tiers import first_fast
+from tests.tiers import examples, first_fast
 from tests.widgets import synthetic
 
 TIMES = StepTimes.exact(step=1.0, token=0.125, requests=0.25)
@@ -123,7 +123,7 @@ def test_steps_take_the_time_of_the_model_and_idle_time_passes_by_sleeping() -> 
     assert engine.standard_error == 0.0
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 @given(
     st.integers(0, 10_000), st.sampled_from((1, 4, 16)), st.integers(1, 6),
     st.sampled_from((8, 64)), st.sampled_from(("continuous", "static")), st.booleans(),

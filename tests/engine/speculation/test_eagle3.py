@@ -18,7 +18,7 @@ from engine.speculation.eagle3.proposer import Eagle3Proposer
 from resources import resource_path
 from tests.engine import tiny_heads
 from tests.engine.speculation.runs import GREEDY, LENGTH, PARAMS, PROMPTS, SEEDED, eagle, results
-from tests.tiers import first_fast, tiered
+from tests.tiers import examples, first_fast, tiered
 
 MakeEngine = Callable[..., LLMEngine]
 
@@ -241,7 +241,7 @@ def test_a_context_begins_where_drafting_was_switched_on(
 
 
 @settings(
-    max_examples=6,
+    max_examples=examples(6),
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 @given(data=st.data())

@@ -27,7 +27,7 @@ from tests.engine.speculation.runs import (
     results,
     use_proposer,
 )
-from tests.tiers import tiered
+from tests.tiers import examples, tiered
 
 MakeEngine = Callable[..., LLMEngine]
 
@@ -163,7 +163,7 @@ def test_the_end_is_where_it_is_without_drafts(
 
 
 @settings(
-    max_examples=12,
+    max_examples=examples(12),
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 @given(data=st.data())

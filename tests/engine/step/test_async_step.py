@@ -18,6 +18,7 @@ from engine.batch.batch import Batch
 from engine.snapshot import FinishReason
 from tests.engine import tiny_models
 from tests.engine.recorded_graphs import Recording
+from tests.tiers import examples
 
 MakeEngine = Callable[..., LLMEngine]
 BAD_POSITION = 61
@@ -110,7 +111,7 @@ def _spoil(engine: LLMEngine) -> None:
     engine.runner.execute = spoiled  # type: ignore[method-assign]
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=examples(12), deadline=None)
 @given(data=st.data())
 def test_nobody_sees_a_difference(pair: tuple[LLMEngine, LLMEngine], data: st.DataObject) -> None:
     """Requests that come and go at any time, under any settings and too few blocks: what ends by

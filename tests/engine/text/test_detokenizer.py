@@ -12,6 +12,7 @@ from engine.sampling_params import SamplingParams
 from engine.text.detokenizer import IncrementalDetokenizer, TokenWindow
 from engine.text.tokenizer import ByteTokenizer, CheckpointTokenizer, Tokenizer
 from tests.engine.small_tokenizers import byte_fallback, byte_level, save
+from tests.tiers import examples
 
 KINDS = ("byte level", "byte fallback", "bytes")
 
@@ -68,14 +69,14 @@ texts = st.one_of(st.text(max_size=40), st.lists(pieces, max_size=40).map("".joi
 
 @pytest.mark.parametrize("kind", KINDS)
 class TestWholeText:
-    @settings(max_examples=80, deadline=None)
+    @settings(max_examples=examples(80), deadline=None)
     @given(text=texts)
     def test_pieces_add_up_to_the_decoded_whole(self, tokenizers, kind, text):
         tokenizer = tokenizers[kind]
         tokens = tokenizer.encode(text)
         assert run(tokenizer, tokens) == tokenizer.decode(tokens)
 
-    @settings(max_examples=80, deadline=None)
+    @settings(max_examples=examples(80), deadline=None)
     @given(text=texts, cut=st.integers(0, 60))
     def test_the_output_continues_the_prompt(self, tokenizers, kind, text, cut):
         tokenizer = tokenizers[kind]
@@ -86,7 +87,7 @@ class TestWholeText:
             assert before + run(tokenizer, output, prompt=prompt) == whole
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(data=st.data())
 def test_any_tokens_of_a_byte_level_tokenizer(tokenizers, data):
     """Also broken bytes, special tokens, and ids that the tokenizer does not know."""
@@ -170,7 +171,7 @@ def expected_with_stops(text: str, stops: Sequence[str]) -> tuple[str, str | Non
 
 
 class TestStopStrings:
-    @settings(max_examples=200, deadline=None)
+    @settings(max_examples=examples(200), deadline=None)
     @given(
         tokens=st.lists(st.integers(0, 5), max_size=25),
         stops=st.lists(st.text("ab\n", min_size=1, max_size=5), min_size=1, max_size=3),
@@ -185,7 +186,7 @@ class TestStopStrings:
             at = text.find(stops[0])
             assert expected == (text if at < 0 else text[:at])
 
-    @settings(max_examples=100, deadline=None)
+    @settings(max_examples=examples(100), deadline=None)
     @given(text=texts, data=st.data())
     def test_with_real_tokenizers(self, tokenizers, text, data):
         for kind in KINDS:

@@ -17,6 +17,7 @@ from engine.text.chat import by_template
 from engine.text.tokenizer import CheckpointTokenizer, Tokenizer
 from engine.text.work import Text
 from tests.engine.small_tokenizers import CHATML, byte_fallback, byte_level, save, with_bos
+from tests.tiers import examples
 
 TEMPLATES = {
     "chatml": CHATML,
@@ -107,7 +108,7 @@ MESSAGES = st.lists(
 
 
 @pytest.mark.parametrize("kind", kinds())
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 @given(text=TEXTS)
 def test_texts(pairs: dict[str, Pair], kind: str, text: str) -> None:
     ours, theirs = pairs[kind]
@@ -116,7 +117,7 @@ def test_texts(pairs: dict[str, Pair], kind: str, text: str) -> None:
 
 
 @pytest.mark.parametrize("kind", kinds())
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 @given(messages=MESSAGES)
 def test_chats(pairs: dict[str, Pair], kind: str, messages: list[dict[str, Any]]) -> None:
     ours, theirs = pairs[kind]
@@ -126,7 +127,7 @@ def test_chats(pairs: dict[str, Pair], kind: str, messages: list[dict[str, Any]]
 
 
 @pytest.mark.parametrize("name", TEMPLATES)
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 @given(messages=MESSAGES)
 def test_templates(pairs: dict[str, Pair], name: str, messages: list[dict[str, Any]]) -> None:
     theirs, template = pairs["byte fallback"].theirs, TEMPLATES[name]

@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine.snapshot import BLOCK_CACHED, BLOCK_FREE, BlockSnapshot
+from tests.tiers import examples
 from widgets.blocks.picture import paint
 from widgets.blocks.scales import (
     LARGEST_PITCH,
@@ -40,7 +41,7 @@ def snapshot(draw: st.DrawFn, num_blocks: int, block_size: int, num_owners: int)
     return BlockSnapshot(block_size, names, owner, refs, fill, owner == BLOCK_CACHED)
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(st.data())
 def test_every_cell_shows_its_block(data: st.DataObject) -> None:
     num_blocks = data.draw(st.integers(1, 40))
@@ -89,7 +90,7 @@ def test_what_is_not_chosen_turns_pale() -> None:
     assert (image[:7, 8:15] == pale).all()  # no mark where it is not chosen
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(st.data())
 def test_a_cell_of_several_blocks_shows_each_in_its_part(data: st.DataObject) -> None:
     num_blocks, per_cell = data.draw(st.integers(1, 80)), data.draw(st.sampled_from(PER_CELL[1:]))
@@ -131,7 +132,7 @@ def test_the_grid_has_room_for_all_and_finds_each_again(
     assert grid.cell_at(0, grid.height) is None
 
 
-@settings(max_examples=80)
+@settings(max_examples=examples(80))
 @given(st.data())
 def test_every_block_is_in_one_cell_at_each_scale(data: st.DataObject) -> None:
     num_blocks = data.draw(st.integers(1, 300))

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.tiers import examples
 from widgets.chat.highlight import highlight
 from widgets.chat.markdown import Line, Span, StreamingMarkdown, Table, parse
 
@@ -20,7 +21,7 @@ PIECES = st.sampled_from(
 )  # fmt: skip
 
 
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 @given(st.lists(PIECES, max_size=24))
 def test_streamed_in_pieces_is_the_whole(pieces: list[str]) -> None:
     streaming = StreamingMarkdown()
@@ -31,7 +32,7 @@ def test_streamed_in_pieces_is_the_whole(pieces: list[str]) -> None:
         assert streaming.items_from(0) == parse(source), source
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(st.lists(PIECES, max_size=20).map("".join))
 def test_streamed_by_characters_is_the_whole(source: str) -> None:
     streaming = StreamingMarkdown()
@@ -119,7 +120,7 @@ LINES = st.sampled_from(
 )
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(st.sampled_from(["```python\n", "  ```\n", "~~~~ js\n", "> ```\n"]), st.data())
 def test_long_code_is_settled_by_segments_and_stays_the_whole(
     opening: str, data: st.DataObject

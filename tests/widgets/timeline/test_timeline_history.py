@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine.snapshot import RequestSnapshot, RequestState, RequestTimes, StepEntry, StepRecord
+from tests.tiers import examples
 from widgets.theme.tables import load_theme
 from widgets.timeline.history import FINISHED, RESUMED, Kind, StepHistory
 from widgets.timeline.picture import paint_bars, paint_cells
@@ -89,7 +90,7 @@ STEPS = st.integers(0, 40).flatmap(
 )
 
 
-@settings(max_examples=80)
+@settings(max_examples=examples(80))
 @given(STEPS, st.integers(1, 12))
 def test_what_is_kept_is_what_happened_and_nothing_else(
     steps: list[tuple[str, ...]], capacity: int

@@ -34,6 +34,7 @@ from engine.snapshot import RequestTimes, TokenEvent
 from tests.app.chat_fixtures import Chat, chat, chat_in
 from tests.app.features.chat.test_chat_tokens import ask, replies
 from tests.figures import numbers
+from tests.tiers import examples
 
 __all__ = ["chat"]
 
@@ -90,7 +91,7 @@ def test_what_is_written_is_read_again(made: list[Bundle]) -> None:
     assert parse(dump(made)) == made
 
 
-@settings(max_examples=15)
+@settings(max_examples=examples(15))
 @given(made=bundles())
 def test_a_chat_goes_through_file_and_store_and_is_the_same(made: Bundle) -> None:
     with tempfile.TemporaryDirectory() as folder:
