@@ -17,7 +17,7 @@ import pytest
 from engine.errors import CheckpointError, LoadCancelled
 from engine.limited_process import LimitExceeded, ProcessCrashed, TargetFailed, run_limited
 from engine.python_process import GRACE_S
-from tests.tiers import tiered
+from tests.tiers import first_fast, tiered
 
 MIB = 1 << 20
 
@@ -99,13 +99,13 @@ def test_the_result_comes_back() -> None:
 
 @pytest.mark.parametrize(
     ("target", "kind", "words"),
-    [
+    first_fast(2, [
         (own_error, CheckpointError, "17.*18"),
         (other_error, TargetFailed, "KeyError.*a name"),
         (interrupted, TargetFailed, "KeyboardInterrupt"),
         (no_data, TargetFailed, "TypeError"),
         (leave, ProcessCrashed, "7.*last words"),
-    ],
+    ]),
 )
 def test_errors_come_back(target: Callable[..., Any], kind: type[Exception], words: str) -> None:
     with pytest.raises(kind, match=words):

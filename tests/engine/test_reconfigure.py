@@ -11,17 +11,18 @@ from engine.errors import ConfigError, OutOfMemoryError
 from tests.engine import tiny_models
 from tests.engine.test_llm_engine import GREEDY, MakeEngine, drain
 from tests.engine.tiny_models import reference
+from tests.tiers import first_fast
 
 
 @pytest.mark.parametrize(
     ("changes", "change"),
-    [
+    first_fast(2, [
         ({"max_num_seqs": 2, "max_num_batched_tokens": 8}, Change.LIVE),
         ({"block_size": 5}, Change.CACHE_REBUILD),
         ({"kv_cache_memory_bytes": 2**18}, Change.CACHE_REBUILD),
         ({"num_threads": 2}, Change.RELOAD),
         ({"max_num_seqs": 16}, None),
-    ],
+    ]),
 )
 def test_requests_in_flight_survive_a_change(
     make_engine: MakeEngine, tiny_model: Any, changes: dict[str, Any], change: Change | None

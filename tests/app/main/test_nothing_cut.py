@@ -102,6 +102,7 @@ def test_settings_in_a_wide_window(qtbot: QtBot, application: Application, perce
         expect_whole(qtbot, dialog)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("size", "percent"), SIZES)
 def test_forms_of_the_runs_page(
     qtbot: QtBot, application: Application, size: tuple[int, int], percent: int

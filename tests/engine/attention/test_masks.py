@@ -14,6 +14,7 @@ from engine.errors import UnsupportedModelError
 from engine.models.architecture import build_on_meta
 from engine.models.smoke_test import TESTED
 from tests.engine.tiny_models import _MOE, _SMALL, FAMILIES
+from tests.tiers import tiered
 
 LENGTH = 64
 
@@ -77,7 +78,7 @@ def test_a_model_that_was_loaded_before_is_not_run_again() -> None:
     assert bound(first) == [(6, None)] * 4
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", tiered(FAMILIES))
 def test_the_masks_of_every_tested_type_are_known(family: str) -> None:
     name, own = FAMILIES[family]
     model = on_meta(name, **{"num_hidden_layers": 2, **own})

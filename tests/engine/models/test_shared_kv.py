@@ -12,9 +12,10 @@ from engine.models.architecture import build_on_meta, kv_layout
 from engine.models.placement import place
 from engine.models.smoke_config import shrunk_config
 from tests.engine import tiny_models
+from tests.tiers import first_fast
 
 
-@pytest.mark.parametrize("family", ["gemma3n", "gemma4"])
+@pytest.mark.parametrize("family", first_fast(1, ["gemma3n", "gemma4"]))
 def test_only_layers_with_their_own_kv_take_memory(family: str, tmp_path: Path) -> None:
     model = tiny_models.make_model(family)
     owners = model.config.num_hidden_layers - model.config.num_kv_shared_layers

@@ -17,6 +17,7 @@ from engine.quantize.decoder import Decoder
 from engine.quantize.folding import Fold, find_fold
 from engine.quantize.groups import find_groups
 from tests.engine import tiny_models
+from tests.tiers import tiered
 
 PROMPTS = [tiny_models.make_prompts([24])[0], tiny_models.make_prompts([24], seed=1)[0]]
 
@@ -75,7 +76,7 @@ def find_folds(decoder: Decoder, index: int) -> list[Fold | None]:
     return [find_fold(layer, group, groups, run) for group in groups]
 
 
-@pytest.mark.parametrize("family", FOUND)
+@pytest.mark.parametrize("family", tiered(FOUND))
 def test_folding_leaves_the_model_as_it_was(family: str, tmp_path: Path) -> None:
     """Random scales in every place that was found, in all layers: the same hidden states."""
     model = tiny_models.make_model(family)
@@ -101,7 +102,7 @@ def test_folding_leaves_the_model_as_it_was(family: str, tmp_path: Path) -> None
             assert float((after - before).norm() / before.norm()) < 1e-5
 
 
-@pytest.mark.parametrize("family", FOUND)
+@pytest.mark.parametrize("family", tiered(FOUND))
 def test_layers_one_at_a_time_are_the_model(family: str, tmp_path: Path) -> None:
     """Masks, windows, rotary tables: every layer gets what the whole model would give it."""
     model = tiny_models.make_model(family, max_position_embeddings=256, sliding_window=7)

@@ -31,6 +31,7 @@ from engine.quantize.work import NO_TOKENS, LayerWork
 from tests import heap
 from tests.engine.quantize import quantized_models as models
 from tests.figures import numbers
+from tests.tiers import first_fast
 
 TEXT = [models.text(1500)]
 SMALL: dict[str, Any] = {
@@ -191,7 +192,7 @@ def reroute(source: Path) -> None:
     save_file(tensors, source / "model.safetensors", {"format": "pt"})
 
 
-@pytest.mark.parametrize("method", ["awq", "gptq"])
+@pytest.mark.parametrize("method", first_fast(1, ["awq", "gptq"]))
 def test_the_same_seed_gives_the_same_bytes(method: str, folder: Path, tmp_path: Path) -> None:
     for name in ("a", "b"):
         run(folder, tmp_path / name, method, seed=3)

@@ -288,6 +288,7 @@ def test_the_program_ends_in_the_middle_of_it(
     assert not window._timer.isActive()
 
 
+@pytest.mark.slow
 def test_a_low_window_with_large_text_scrolls_to_the_replies(
     qtbot: QtBot, qapp: QApplication, application: Application
 ) -> None:

@@ -47,6 +47,7 @@ def pick(row: SettingRow, value: object) -> None:
     row.control.changed.emit(value)
 
 
+@pytest.mark.slow
 def test_what_is_chosen_is_seen_marked_and_taken_back(
     qtbot: QtBot, application: Application
 ) -> None:
