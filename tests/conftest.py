@@ -31,6 +31,9 @@ if TYPE_CHECKING:
 __all__ = ["pytest_sessionstart", "pytest_terminal_summary"]
 
 heap.replace()
+# Else every process of the tests, and every one that it starts, compiles all modules anew.
+sys.dont_write_bytecode = False
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 os.environ.setdefault("QT_QPA_PLATFORM", "offscreen")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
