@@ -97,10 +97,10 @@ def entry_text(command: Sequence[str]) -> str:
         "Exec": " ".join(map(quoted, command)),
         "Icon": APP_NAME,
         "Terminal": "false",
-        "Categories": "Development;Science;",
+        "Categories": "Development;",
         "Keywords": "LLM;inference;chat;quantization;benchmark;",
         "StartupWMClass": APP_NAME,
-        "SingleMainWindow": "true",
+        "X-GNOME-SingleWindow": "true",  # in version 1.5 SingleMainWindow, an error before
     }
     return "[Desktop Entry]\n" + "".join(f"{key}={value}\n" for key, value in lines.items())
 

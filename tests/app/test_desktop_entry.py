@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import shlex
+import shutil
+import subprocess
 import sys
 from configparser import ConfigParser
 from pathlib import Path
@@ -19,6 +21,7 @@ from app.paths import app_icon
 if sys.platform != "linux":
     pytest.skip("desktop entries are a standard of Linux", allow_module_level=True)
 
+VALIDATOR = shutil.which("desktop-file-validate")
 ARGUMENTS = st.text(st.characters(min_codepoint=32, exclude_characters="\x7f"), max_size=30)
 
 
@@ -45,6 +48,14 @@ def command_of(text: str) -> list[str]:
 @given(st.lists(ARGUMENTS.filter(lambda text: text.strip() == text), min_size=1, max_size=4))
 def test_the_command_is_read_back_as_it_was_given(command: list[str]) -> None:
     assert command_of(entry.entry_text(command)) == command
+
+
+@pytest.mark.skipif(VALIDATOR is None, reason="desktop-file-validate is not installed")
+def test_the_validator_of_the_specification_has_no_remark(tmp_path: Path) -> None:
+    file = tmp_path / "inferdeck.desktop"
+    file.write_text(entry.entry_text(["/opt/my programs/inferdeck", "100%"]))
+    done = subprocess.run([str(VALIDATOR), str(file)], capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
 def test_install_writes_entry_and_icon_and_remove_deletes_them(home: Path) -> None:
