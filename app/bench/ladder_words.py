@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from app.bench.goals import Goals
 from app.bench.ladder import CLEAR
+from app.bench.ranking import nearest
 from app.bench.rungs import Rung, State
 from engine.telemetry.step_cost import verdict
 from engine.units import (
@@ -48,8 +49,9 @@ def answer(rungs: Sequence[Rung], goals: Goals) -> str:
         return next((r.reason for r in rungs if r.reason), "No rung was measured.")
     first, last = kept[0], kept[-1]
     if not last.users:
-        near = last.best
-        closest = f" Nearest: {goals.missed(near.figures)}." if near is not None else ""
+        titles = {id(rung.best): rung.title for rung in rungs}
+        near = nearest([rung.best for rung in rungs if rung.best is not None], goals)
+        closest = f" Nearest: {titles[id(near)]} ({goals.missed(near.figures)})." if near else ""
         return f"No rung meets {goals}.{closest}"
     by = f" ({factor_text(last.users / first.users)})" if first.users else ""
     users = f"Users under {goals}: {first.users:,} → {last.users:,}{by}"
