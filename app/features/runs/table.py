@@ -210,11 +210,13 @@ class RunsTable(QWidget):
         self.chosen.emit()
 
     def _widths(self) -> dict[int, int]:
-        """Columns grow with their texts before the verdict, which is a sentence, has the rest."""
+        """Columns grow with their texts before the verdict, which is a sentence, has the rest, and
+        are no wider than these where there is too little room."""
         widths = {column: scaled(width) for column, width in WIDTHS.items()}
         room = self.view.horizontalHeader().width() - scaled(LEAST_VERDICT) - sum(widths.values())
         for column in (RESULT, PRECISION, MODEL):
-            more = max(0, min(room, self.view.sizeHintForColumn(column) - widths[column]))
+            more = self.view.sizeHintForColumn(column) - widths[column]
+            more = min(room, max(more, 0)) if room > 0 else max(room, min(more, 0))
             widths[column] += more
             room -= more
         return widths

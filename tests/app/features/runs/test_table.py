@@ -45,3 +45,19 @@ def test_the_verdict_is_elided_before_precision_and_result(
         assert is_whole or widths[VERDICT] <= LEAST_VERDICT + 2
     is_sum = abs(sum(widths.values()) - view.viewport().width()) <= 2
     assert is_sum or width < sum(WIDTHS.values()) + LEAST_VERDICT
+
+
+def test_columns_give_what_their_texts_do_not_need(qtbot: QtBot) -> None:
+    table, page = RunsTable(), QWidget()
+    vbox(table.filters, table, of=page)
+    qtbot.addWidget(page)
+    page.resize(sum(WIDTHS.values()) + LEAST_VERDICT, 300)
+    page.show()
+    run = RunRecord("1", Kind.BROADCAST, "Qwen3-0.6B", "FP32", "2026-03-01T10:00:00")
+    table.show_runs([run], ())
+    assert table.view.columnWidth(PRECISION) >= WIDTHS[PRECISION] - 24  # of frame and scroll bar
+    page.resize(page.width() - 100, 300)
+    view = table.view
+    qtbot.waitUntil(lambda: view.horizontalScrollBar().maximum() == 0, timeout=3000)
+    assert view.columnWidth(PRECISION) >= view.sizeHintForColumn(PRECISION)
+    assert view.columnWidth(WHEN) == WIDTHS[WHEN]
