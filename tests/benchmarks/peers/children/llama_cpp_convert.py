@@ -24,6 +24,7 @@ def main() -> None:
     }
     for each in classes:
         each.get_vocab_base_pre = lambda self, tokenizer: "gpt-2"
+        each._set_vocab_sentencepiece = each._set_vocab_gpt2  # tried first; needs sentencepiece
     sys.argv = [converter, model, "--outfile", output, "--outtype", "bf16"]
     module.main()
 
