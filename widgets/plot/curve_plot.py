@@ -40,7 +40,7 @@ class CurvePlot(FramedPlot):
     """`goal_moved(y)` while the user moves the goal."""
 
     goal_moved = Signal(float)
-    empty_text = "Run a sweep to see its curves."
+    empty_text = "Curves appear with the first results."
 
     def __init__(self, name: str) -> None:
         super().__init__(name)

@@ -39,7 +39,7 @@ class ParetoPlot(FramedPlot):
     """`chosen(index)`: a dot was clicked, or Return was pressed on it."""
 
     chosen = Signal(int)
-    empty_text = "Run a search to see its trials."
+    empty_text = "Trials appear with the first results."
 
     def __init__(self, name: str) -> None:
         super().__init__(name)

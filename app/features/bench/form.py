@@ -51,7 +51,7 @@ NO_GOAL = "none"
 
 class Mode(StrEnum):
     SWEEP = "Sweep"
-    TUNE = "Tune"
+    TUNE = "Search"
     LADDER = "Ladder"
 
     @property

@@ -132,7 +132,8 @@ class ResultsView(QFrame):
         if result is not None:
             words = " ".join(filter(None, (result.answer, failures_text(result))))
         self.answer.setText(words)
-        self.interval.set_text(interval_text(result) if result is not None else "")
+        told = [f"{result.work}.", interval_text(result)] if result is not None else []
+        self.interval.set_text(" ".join(told).rstrip())
         self._fill()
         self._draw()
 
