@@ -68,6 +68,7 @@ def test_before_a_model_is_open_it_is_for_the_first(qtbot: QtBot, application: A
     assert is_isolated(application)
 
 
+@pytest.mark.slow
 def test_it_is_for_the_next_model_and_said_so(qtbot: QtBot, application: Application) -> None:
     open_model(qtbot, application)
     choose(application, PROCESS)

@@ -79,6 +79,7 @@ def test_tab_does_not_stop_at_a_form_but_at_its_fields(
                     assert not area.focusPolicy() & Qt.FocusPolicy.TabFocus, area.accessibleName()
 
 
+@pytest.mark.slow
 def test_what_is_scrolled_by_keys_scrolls_and_has_a_ring(
     qtbot: QtBot, application: Application
 ) -> None:

@@ -40,6 +40,7 @@ def test_a_reply_streams_with_its_figures(qtbot: QtBot, application: Application
     qtbot.waitUntil(lambda: shown.state[0] == "Ready", timeout=5000)
 
 
+@pytest.mark.slow
 def test_escape_stops_and_regenerate_and_edit_make_versions(
     qtbot: QtBot, application: Application
 ) -> None:

@@ -74,6 +74,7 @@ def test_random_weights_are_called_so(qtbot: QtBot, application: Application) ->
     assert application.pages.chat_page.model_notice.text() == ""
 
 
+@pytest.mark.slow
 def test_a_cache_that_became_smaller_is_told_of(qtbot: QtBot, application: Application) -> None:
     open_model(qtbot, application)
     bridge = application.bridge
@@ -204,6 +205,7 @@ def test_a_dropped_folder_is_looked_at_before_it_is_loaded(
 # Chat --------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_parallel_replies_are_shown_and_counted(
     qtbot: QtBot, application: Application, script: Script
 ) -> None:

@@ -62,7 +62,7 @@ def supervisor_of(engine: psutil.Process) -> psutil.Process:
     return found
 
 
-@pytest.mark.parametrize("victims", ["window", "supervisor", "supervisor window"])
+@pytest.mark.parametrize("victims", first_fast(2, ["window", "supervisor", "supervisor window"]))
 @pytest.mark.parametrize("stays", [False, True])
 def test_here(launch: Launch, victims: str, stays: bool) -> None:
     """One that stays outlives the window alone: without a supervisor nobody would end it."""

@@ -39,7 +39,7 @@ TIGHTEST = [
         {},
         *TIGHTEST,
         {"batching": "static", "max_num_seqs": 2, "enable_prefix_caching": False},
-    ], TIGHTEST),
+    ], TIGHTEST[1:]),
 )  # fmt: skip
 def test_a_head_changes_no_token(
     k: int, tight: dict[str, Any], make_engine: MakeEngine, head_folder: Path, plain: list[Any]

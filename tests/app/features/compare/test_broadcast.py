@@ -143,6 +143,7 @@ def test_lines_are_prompts_and_one_is_kept_as_a_chat(
     qtbot.waitUntil(lambda: len(chat.path()) == 4 and not chat.open_replies, timeout=5000)
 
 
+@pytest.mark.slow
 def test_ctrl_enter_sends_here_and_not_in_the_chat(
     qtbot: QtBot, application: Application, window: BroadcastView
 ) -> None:

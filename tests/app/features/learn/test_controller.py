@@ -206,6 +206,7 @@ def test_escape_leaves_in_the_middle(
     qtbot.waitUntil(lambda: application.bridge.config.max_num_seqs == 16)
 
 
+@pytest.mark.slow
 def test_a_setting_that_needs_apply_leads_on_to_apply(
     qtbot: QtBot, application: Application, lessons: Lessons
 ) -> None:

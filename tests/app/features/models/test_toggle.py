@@ -54,6 +54,7 @@ def enabled(panel: EngineSettingsPanel) -> set[str]:
 # A scripted engine -------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_the_time_of_the_last_switch_is_said_before_the_next(
     qtbot: QtBot, scripted: Application
 ) -> None:

@@ -128,6 +128,7 @@ def test_a_run_that_ends_well_leaves_nothing(qtbot: QtBot, application: Applicat
     assert not application.crash.marker.path.exists()
 
 
+@pytest.mark.slow
 def test_a_model_given_by_hand_is_opened_even_after_a_crash(
     qtbot: QtBot, application: Application
 ) -> None:

@@ -62,6 +62,7 @@ def test_the_window_is_made_without_the_forms_and_shows_no_window_before(
         assert forms(application.pages.runs) == []
 
 
+@pytest.mark.slow
 def test_a_form_is_made_once_and_takes_the_keyboard_from_no_window(
     application: Application, page: RunsPage, windows: Windows
 ) -> None:

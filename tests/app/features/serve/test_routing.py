@@ -25,6 +25,7 @@ from tests.app.clients.conftest import ScriptedServer, chat_chunk, served, usage
 from tests.app.features.serve.conftest import MemoryKeyring, ring
 from tests.app.managed.conftest import make_environment
 from tests.app.window_fixtures import application, reply, script
+from tests.tiers import first_fast
 
 __all__ = ["application", "ring", "script"]
 WAIT_MS = 30_000
@@ -142,7 +143,7 @@ def test_a_stopped_router_says_nothing_of_its_replicas(
     qtbot.waitUntil(lambda: application.notices.notice(key) is None, timeout=WAIT_MS)
 
 
-@pytest.mark.parametrize("models", [("m", "other"), ()])
+@pytest.mark.parametrize("models", first_fast(1, [(("m", "other"),), ((),)]))
 def test_replicas_that_cannot_be_are_said_and_nothing_is_started(
     qtbot: QtBot, page: ServerPage, application: Application, python: str,
     replicas: list[ScriptedServer], models: tuple[str, ...],
@@ -160,6 +161,7 @@ def test_replicas_that_cannot_be_are_said_and_nothing_is_started(
     assert notice is not None and "Replica 2" in notice.cause
 
 
+@pytest.mark.slow
 def test_one_replica_is_not_enough(page: ServerPage, python: str) -> None:
     fill(page, python, 1)
     panel = page.connections.launches
