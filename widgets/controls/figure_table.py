@@ -13,6 +13,8 @@ from widgets.controls.tables import Index, RowTable, SmallFigures, dress_table
 from widgets.theme.theme import theme
 
 T = TypeVar("T")
+_UNLIMITED = 2**24 - 1
+"""QWIDGETSIZE_MAX."""
 
 
 class FigureRow(NamedTuple, Generic[T]):
@@ -83,6 +85,7 @@ class FigureTable(QTableView, Generic[T]):
     of the width."""
 
     picked = Signal()
+    _is_limited = False
 
     def __init__(self, name: str, *, ends_in_words: bool = False) -> None:
         super().__init__()
@@ -111,6 +114,22 @@ class FigureTable(QTableView, Generic[T]):
             for column in range(last):
                 self.horizontalHeader().setSectionResizeMode(column, modes.ResizeToContents)
             self.horizontalHeader().setSectionResizeMode(last, modes.Stretch)
+
+    def limit_height(self, is_limited: bool) -> None:
+        """No higher than its rows: what is above or below it has the rest."""
+        self._is_limited = is_limited
+        self.updateGeometries()
+
+    def updateGeometries(self) -> None:
+        super().updateGeometries()
+        most = _UNLIMITED
+        if self._is_limited:
+            across = self.horizontalHeader()
+            bar = self.horizontalScrollBar().sizeHint().height()
+            most = across.sizeHint().height() + self.verticalHeader().length()
+            most += 2 * self.frameWidth() + bar * (across.length() > self.viewport().width())
+        if most != self.maximumHeight():
+            self.setMaximumHeight(most)
 
     def choose(self, of: T) -> None:
         """Select its first row, if it has one."""

@@ -110,6 +110,7 @@ class ResultsView(QFrame):
         sides = Qt.Orientation
         is_low = self.height() < scaled(LEAST_STACKED)
         wanted = sides.Horizontal if is_low else sides.Vertical
+        self.table.limit_height(not is_low)
         if wanted is not self._split.orientation():
             self._split.setOrientation(wanted)
             self._is_divided = False

@@ -24,14 +24,15 @@ class LadderFigures(QWidget):
         self._rungs: tuple[Rung, ...] = ()
         self.plot = Waterfall("Users under the goals on each rung")
         self.table: FigureTable[Rung] = FigureTable("Rungs of the ladder", ends_in_words=True)
+        self.table.limit_height(True)
         self.table.picked.connect(self._on_picked)
         self.plot.chosen.connect(self.table.selectRow)
         self.why = wrapped("muted")
         split = QSplitter(Qt.Orientation.Vertical, childrenCollapsible=False)
         split.addWidget(self.plot)
         split.addWidget(self.table)
-        split.setStretchFactor(0, 1)
-        split.setStretchFactor(1, 1)
+        split.setStretchFactor(0, 2)
+        split.setStretchFactor(1, 3)
         vbox((split, 1), self.why, of=self)
 
     @property
@@ -55,6 +56,7 @@ class LadderFigures(QWidget):
         rung = self.chosen
         text = why(rung, self._rungs) if rung is not None else ""
         self.why.setText(f"{rung.title}: {text}" if rung is not None and text else "")
+        self.why.setVisible(bool(self.why.text()))
         self.picked.emit()
 
 
