@@ -23,6 +23,7 @@ from PySide6.QtWidgets import QToolTip, QWidget
 from engine.snapshot import BLOCK_CACHED, BLOCK_FREE, BlockSnapshot
 from widgets.blocks.picture import paint
 from widgets.blocks.scales import SMALLEST_PITCH, Bars, Grid, OwnerSlots, Row, Use, bars, fit
+from widgets.controls.keys import LocalKeys
 from widgets.plot.clock import RedrawClock
 from widgets.plot.painted import NONE, PaintedPlot
 from widgets.plot.table import ValuesTable
@@ -59,6 +60,7 @@ class BlockMap(PaintedPlot):
         self._slots = np.zeros(0, np.int64)
         self.cells: Grid | Bars = _NOTHING
         self._image = QImage()
+        LocalKeys(self, {"Esc": self._show_all}, lambda: bool(self.chosen_owner))
 
     def values_table(self) -> ValuesTable:
         blocks = self.blocks
@@ -263,11 +265,12 @@ class BlockMap(PaintedPlot):
         key = Qt.Key(event.key())
         if key in (Qt.Key.Key_Return, Qt.Key.Key_Enter, Qt.Key.Key_Space):
             self._choose_pointed()
-        elif key == Qt.Key.Key_Escape and self.chosen_owner:
-            self.choose("")
-            self.point_at(NONE)
         else:
             super().keyPressEvent(event)
+
+    def _show_all(self) -> None:
+        self.choose("")
+        self.point_at(NONE)
 
     def _choose_pointed(self) -> None:
         """Highlight the request of the cell under the pointer; clicks on a cell of several cycle

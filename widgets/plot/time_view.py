@@ -9,6 +9,7 @@ from PySide6.QtCore import Qt, Signal
 from PySide6.QtGui import QHideEvent, QKeyEvent, QMouseEvent, QWheelEvent
 from PySide6.QtWidgets import QWidget
 
+from widgets.controls.keys import LocalKeys
 from widgets.plot.clock import RedrawClock
 from widgets.plot.link import LEAST_ZOOM_S, ChartGroup
 from widgets.plot.marks import MarkLog, SpanLog, SpanPicker
@@ -48,6 +49,7 @@ class TimeView(Plot):
         self.view.hovered.connect(self.point_at)
         self.share_marks(MarkLog(self))
         self._enter(ChartGroup(parent=self))
+        LocalKeys(self, {"Esc": lambda: self.group.zoom_out()}, lambda: self.group.zoom is not None)
         brush = SpanPicker(self, _ZOOM_MODIFIER, (Qt.Key.Key_Z,), LEAST_ZOOM_S)
         brush.picked.connect(self._zoom_to)
 
@@ -219,14 +221,12 @@ class TimeView(Plot):
             view.viewport().update()
 
     def keyPressEvent(self, event: QKeyEvent) -> None:
-        """Left and right move the cross-line, Escape zooms out or hides it."""
+        """Left and right move the cross-line, Escape hides it."""
         step = {Qt.Key.Key_Left: -1, Qt.Key.Key_Right: 1}.get(Qt.Key(event.key()))
         if step is not None:
             before = self.view.cursor if self.view.cursor is not None else 0.0
             moved = before + step * self.shown_s / 120
             self.point_at(min(max(moved, -self.shown_s), 0.0))
-        elif event.key() == Qt.Key.Key_Escape and self.group.zoom is not None:
-            self.group.zoom_out()
         elif event.key() == Qt.Key.Key_Escape and self.view.cursor is not None:
             self.point_at(None)
         else:

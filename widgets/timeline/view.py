@@ -19,6 +19,7 @@ from PySide6.QtGui import (
 from PySide6.QtWidgets import QScrollBar, QWidget
 
 from engine.units import duration_text
+from widgets.controls.keys import LocalKeys
 from widgets.plot.clock import RedrawClock
 from widgets.plot.painted import NONE, PaintedPlot
 from widgets.plot.table import ValuesTable
@@ -71,6 +72,7 @@ class TimelineView(PaintedPlot):
         self.bar.setAccessibleName("Requests")
         self.bar.hide()
         self.bar.valueChanged.connect(self._scroll_rows)
+        LocalKeys(self, {"Esc": lambda: self.choose(NONE)}, lambda: self.chosen_index != NONE)
         self._make_pens()
 
     def text_font(self) -> QFont:
@@ -342,8 +344,6 @@ class TimelineView(PaintedPlot):
             self.bar.setValue(self.bar.value() + (-1 if key == Qt.Key.Key_Up else 1))
         elif key in (Qt.Key.Key_Return, Qt.Key.Key_Enter):
             self.choose(self.pointed_index)
-        elif key == Qt.Key.Key_Escape and self.chosen_index != NONE:
-            self.choose(NONE)
         else:
             super().keyPressEvent(event)
 

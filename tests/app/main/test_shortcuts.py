@@ -19,6 +19,7 @@ from app.main.application import Application
 from app.storage.run_records import Kind
 from tests.app.fakes import Script
 from tests.app.window_fixtures import application, ask, open_model, script, send, wait_idle
+from widgets.plot.painted import NONE
 
 __all__ = ["application", "script"]
 
@@ -149,6 +150,40 @@ def test_escape_stops_the_broadcast_and_not_the_chat(
     qtbot.waitUntil(lambda: not view.is_running, timeout=5000)
     assert all(cell.reply.stage is Stage.STOPPED for cell in view.cells)
     assert application.pages.chat.is_busy and view.isVisible()
+
+
+def test_escape_in_a_zoomed_chart_zooms_out_and_then_stops_the_chat(
+    qtbot: QtBot, application: Application, script: Script
+) -> None:
+    script.replies, script.step_s = 2000, 0.01
+    open_model(qtbot, application)
+    send(qtbot, application, "Tell me")
+    application.window.commands.run("page.tune")
+    application.window.activateWindow()
+    chart = application.pages.tune.charts.ttft
+    chart.setFocus()
+    now = chart.view.now
+    chart.group.zoom_to(now - 20, now - 5, now)
+    qtbot.keyClick(chart, Qt.Key.Key_Escape)
+    assert chart.group.zoom is None and application.pages.chat.is_busy
+    qtbot.keyClick(chart, Qt.Key.Key_Escape)
+    wait_idle(qtbot, application)
+
+
+def test_escape_in_the_timeline_leaves_the_step_and_not_the_chat(
+    qtbot: QtBot, application: Application, script: Script
+) -> None:
+    script.replies, script.step_s = 2000, 0.01
+    open_model(qtbot, application)
+    send(qtbot, application, "Tell me")
+    application.window.commands.run("inspect.step-timeline")
+    application.window.activateWindow()
+    view = application.views.timeline.view
+    qtbot.waitUntil(lambda: view.history.end > view.history.first, timeout=5000)
+    view.choose(view.history.end - 1)
+    view.setFocus()
+    qtbot.keyClick(view, Qt.Key.Key_Escape)
+    assert view.chosen_index == NONE and application.pages.chat.is_busy
 
 
 def test_f2_in_the_table_is_the_tables_while_a_chat_is_open(
