@@ -1,9 +1,10 @@
 """The ladder: a load on each rung, and the users under the goals: the largest concurrency that
 meets them. No Qt, no torch.
 
-A rung that is worse than the one below it, or loses too much quality, is shown and left out of
-those above it. A rung that fails is kept as failed; a cancelled ladder keeps the rungs that are
-done.
+A rung is kept if it serves at least as many users as the kept rungs so far, no slower than the
+fastest of these beyond the noise, and without losing too much quality. Others are shown and left
+out of those above. So the last kept rung is the best one, but for the noise. A rung that fails is
+kept as failed; a cancelled ladder keeps the rungs that are done.
 """
 
 from __future__ import annotations
@@ -201,41 +202,64 @@ class Ladder:
             return f"Perplexity {change_text(lost)}."
         if base is None or base.best is None or rung.users > base.users:
             return ""
+        users = base.best.settings["concurrency"]
         if rung.same is None or not rung.same.is_measured:
-            return "It fails at the load of the rung below."
-        pairs, users = [(base.best, rung.same)], base.best.settings["concurrency"]
-        again: list[Sweep] = []
-        seems_worse = bool(self._compared(pairs)) or rung.users < base.users
+            return f"It fails at {counted(users, 'user')}."
+        best = self._fastest(base)
+        assert best.best is not None
+        pairs, again = [(best.best, rung.same)], list[Sweep]()
+        seems_worse = bool(self._compared(pairs, best, users))
         for _ in range(CONFIRM * seems_worse):
-            before, now = self._again(base, users), self._again(rung, users)
+            before, now = self._again(best, users), self._again(rung, users)
             pairs.append((before.points[0], now.points[0]))
             again.append(now)
-        worse = self._compared(pairs)
-        if not worse and rung.users < base.users:
-            self._use(rung, users, again)
+        worse = self._compared(pairs, best, users)
+        if again and not worse:
+            runs = f"{CONFIRM:,} more runs of each, in turn"
+            rung.note = f"{rung.note} As good as {best.title} in {runs}.".strip()
+            if rung.users < base.users:
+                self._use(rung, users, again)
         return worse
 
-    def _use(self, rung: Rung, users: int, again: Sequence[Sweep]) -> None:
-        """The load of the rung below, if most runs, the first and those in turn, meet the goals."""
-        met = [sweep for sweep in again if self._excess(sweep.points[0]) <= 1]
-        if 2 * len(met) > len(again) + 1:
-            rung.users, rung.best = users, met[-1].points[0]
-            rung.split = split_of(met[-1].runs_of(rung.best), self.peaks)
+    def _fastest(self, base: Rung) -> Rung:
+        """Of the kept rungs with the users and the load of `base`, so that small losses do not
+        add up."""
+        load = lambda rung: (rung.users, rung.best and rung.best.settings)
+        same = (rung for rung in self.rungs if rung.is_kept and load(rung) == load(base))
+        return max(same, key=lambda rung: rung.rate)
 
-    def _compared(self, pairs: Sequence[tuple[Point, Point]]) -> str:
-        """Why the second ones are worse, by their medians; "" if they are not."""
+    def _use(self, rung: Rung, users: int, again: Sequence[Sweep]) -> None:
+        """The load of the rung below, at which most runs meet the goals."""
+        last = next(sweep for sweep in reversed(again) if self._excess(sweep.points[0]) <= 1)
+        rung.users, rung.best = users, last.points[0]
+        rung.split = split_of(last.runs_of(rung.best), self.peaks)
+
+    def _compared(self, pairs: Sequence[tuple[Point, Point]], best: Rung, users: int) -> str:
+        """Why the second ones are worse than those of `best`, by their medians; "" if they are
+        not."""
         excess, rate = (
             [statistics.median(of(pair[side]) for pair in pairs) for side in (0, 1)]
             for of in (self._excess, _rate)
         )
-        if excess[1] > max(1.0, excess[0]) * (1 + CLEAR):
-            worst = max((pair[1] for pair in pairs), key=self._excess)
-            return f"It exceeds the goals: {self.goals.missed(worst.figures)}."
+        at = counted(users, "user")
+        if excess[1] > (1.0 if best.users else max(1.0, excess[0]) * (1 + CLEAR)):
+            ordered = sorted((pair[1] for pair in pairs), key=self._excess)
+            return f"{self._miss(ordered[len(ordered) // 2])} at {at}."
         change = rate[1] / rate[0] - 1 if rate[0] else 0.0
-        return f"Tokens/s {change_text(change)}." if change < -CLEAR else ""
+        slower = f"Tokens/s {change_text(change)} against {best.title} at {at}."
+        return slower if change < -CLEAR else ""
+
+    def _miss(self, point: Point) -> str:
+        """What keeps a point from the goals."""
+        if not point.is_measured:
+            return "No request completed"
+        failed = point.figures["failed"]
+        return counted(failed, "failed request") if failed else self.goals.missed(point.figures)
 
     def _excess(self, point: Point) -> float:
-        return self.goals.excess(point.figures) or 0.0 if point.is_measured else math.inf
+        is_whole = point.is_measured and not point.figures["failed"]
+        excess = self.goals.excess(point.figures) if is_whole else None
+        return math.inf if excess is None else excess
 
     def _again(self, rung: Rung, users: int) -> Sweep:
         sweep = self._sweep(rung, (users,))

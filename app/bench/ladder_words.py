@@ -32,7 +32,7 @@ def why(rung: Rung, rungs: Sequence[Rung]) -> str:
         return ""
     found = [bottleneck(rung)] if below is None else [_WORDS[rung.key](rung, below)]
     if rung.reason:
-        found.append(f"Left out of the next rungs. {rung.reason}")
+        found.append(f"Left out. {rung.reason}")
     return " ".join(filter(None, (*found, rung.note)))
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+import random
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -158,6 +159,46 @@ def test_runs_in_turn_overrule_a_disturbed_search() -> None:
     rung = by_key(climb(bench))["continuous"]
     assert left == [0] and rung.is_kept and rung.users == 6
     assert rung.best is not None and rung.best.figures["itl_ms"]["p50"] == pytest.approx(16)
+
+
+def test_a_rung_that_serves_fewer_users_is_left_out() -> None:
+    """INT8 weights exceed the goal by less than noise, and are as fast at 16 users."""
+    bench = ScriptedLadder()
+    bench.disturb = lambda run: 1.19 if bench.now[0]["quantization"] == "int8" else 1.0
+    found = by_key(ladder := climb(bench, goals=Goals(ttft=170.0, itl=26.1, percentile=50)))
+    weights, before = found["weights"], found["prefix"]
+    assert before.users == 16 and weights.users < 16 and not weights.is_kept
+    words = why(weights, ladder.rungs)
+    assert "16 users" in words and {26.2, 50} <= set(numbers(words))
+    assert found["kv"].settings["quantization"] == "auto" and found["kv"].below == "prefix"
+
+
+def test_small_losses_do_not_add_up() -> None:
+    """Each of two rungs is 4 % slower than the one below it."""
+    bench = ScriptedLadder()
+
+    def disturb(run: int) -> float:
+        now = bench.now[0]
+        if not now["enable_prefix_caching"]:
+            return 1.04 if now["kv_allocation"] == "paged" else 1.0
+        return 1.15
+
+    bench.disturb = disturb
+    found = by_key(climb(bench, users=(1,)))
+    assert found["paged"].is_kept and found["prefix"].rate / found["paged"].rate > 0.95
+    assert not found["prefix"].is_kept and found["continuous"].title in found["prefix"].reason
+    assert numbers(found["prefix"].reason) == [7.7, 1]
+
+
+@settings(max_examples=15, deadline=None)
+@given(seed=st.integers(0, 10**6), share=st.floats(0.0, 0.3))
+def test_the_last_kept_rung_serves_the_most_users(seed: int, share: float) -> None:
+    bench, noise = ScriptedLadder(), random.Random(seed)
+    bench.disturb = lambda run: 1 + share * noise.random()
+    ladder = climb(bench)
+    kept = [rung for rung in ladder.rungs if rung.is_kept]
+    assert kept[-1].users == max(rung.users for rung in ladder.rungs)
+    assert [rung.users for rung in kept] == sorted(rung.users for rung in kept)
 
 
 def test_a_goal_that_nothing_meets_has_the_nearest_load() -> None:
