@@ -21,6 +21,10 @@ from engine.units import (
 
 LITTLE = 0.01
 """Share of prompt tokens below which the prefix cache is not used."""
+RULE = (
+    f"A rung is kept if it serves at least as many users, at most {percent_text(CLEAR)} slower. "
+    "Green: more users than the rung below; red: fewer; gray: noise; hatched: left out."
+)
 
 
 def why(rung: Rung, rungs: Sequence[Rung]) -> str:
@@ -30,7 +34,10 @@ def why(rung: Rung, rungs: Sequence[Rung]) -> str:
     below = next((one for one in rungs if one.key == rung.below), None)
     if rung.state is State.WAITING:
         return ""
-    found = [bottleneck(rung)] if below is None else [_WORDS[rung.key](rung, below)]
+    if below is None:
+        found = [bottleneck(rung)]
+    else:
+        found = [_WORDS[rung.key](rung, below), _noise(rung, below)]
     if rung.reason:
         found.append(f"Left out. {rung.reason}")
     return " ".join(filter(None, (*found, rung.note)))
@@ -56,10 +63,11 @@ def answer(rungs: Sequence[Rung], goals: Goals) -> str:
     by = f" ({factor_text(last.users / first.users)})" if first.users else ""
     users = f"Users under {goals}: {first.users:,} → {last.users:,}{by}"
     text = f"{users}, {rate_text(first.rate)} → {rate_text(last.rate)}."
-    paid = max(kept[1:], key=lambda rung: gain(rung, rungs), default=None)
-    if paid is None or max(gain(paid, rungs)) <= 1 + CLEAR:
-        return f"{text} No rung paid."
-    return f"{text} {paid.title} paid most. {why(paid, rungs)}".strip()
+    paid = [r for r in kept[1:] if max(gain(r, rungs)) > 1 + CLEAR and not is_noise(r, rungs)]
+    if not paid:
+        return f"{text} No technique has a gain beyond noise."
+    most = max(paid, key=lambda rung: gain(rung, rungs))
+    return f"{text} {most.title} paid most. {why(most, rungs)}".strip()
 
 
 def gain(rung: Rung, rungs: Sequence[Rung]) -> tuple[float, float]:
@@ -69,6 +77,41 @@ def gain(rung: Rung, rungs: Sequence[Rung]) -> tuple[float, float]:
         return 1.0, 1.0
     rate = rung.rate / below.rate if below.rate else 1.0
     return max(rung.users, 0.5) / max(below.users, 0.5), rate
+
+
+def is_noise(rung: Rung, rungs: Sequence[Rung]) -> bool:
+    """Whether its difference to the rung below is no more than runs of the same settings have."""
+    below = next((one for one in rungs if one.key == rung.below), None)
+    return below is not None and bool(_noise(rung, below))
+
+
+def _noise(rung: Rung, below: Rung) -> str:
+    """Of a kept rung without a difference, or with one that its technique cannot have caused."""
+    if not rung.is_kept:
+        return ""
+    users, rate = gain(rung, (rung, below))
+    if users == 1 and abs(rate - 1) <= CLEAR:
+        return f"Within noise ({percent_text(CLEAR)}): tokens/s {change_text(rate - 1)}."
+    if not _USED.get(rung.key, lambda rung, below: True)(rung, below):
+        now = f"{below.users:,} → {counted(rung.users, 'user')}, tokens/s {change_text(rate - 1)}"
+        return f"Noise between runs, not the technique: {now}."
+    if _is_full(below, rung) or rung.key == "continuous" or not _is_same(rung, below):
+        return ""
+    at = counted(below.best.settings["concurrency"] if below.best else 0, "user")
+    return f"With {at}, within noise ({percent_text(CLEAR)}) of the rung below."
+
+
+def _is_same(rung: Rung, below: Rung) -> bool:
+    """Whether throughput, TTFT and ITL at the load of the rung below are those of it."""
+    if rung.same is None or below.best is None:
+        return False
+    for key in ("output_tokens_per_s", "ttft_ms", "itl_ms"):
+        before, now = below.best.figures[key], rung.same.figures[key]
+        if key.endswith("_ms"):
+            before, now = before["p50"], now["p50"]
+        if before and now and abs(now / before - 1) > CLEAR:
+            return False
+    return True
 
 
 def _of(rung: Rung, key: str) -> float | None:
@@ -90,7 +133,7 @@ def _continuous(rung: Rung, below: Rung) -> str:
         return ""
     if now > before * (1 + CLEAR):
         return (
-            f"Of {counted(users, 'user')}, static batches ran {figure(before)} per step, "
+            f"With {counted(users, 'user')}, static batches had {figure(before)} per step, "
             f"continuous ones {figure(now)}."
         )
     full = f"static batches were as full ({figure(before)} per step)"
@@ -110,10 +153,14 @@ def _paged(rung: Rung, below: Rung) -> str:
 
 
 def _prefix(rung: Rung, below: Rung) -> str:
-    rate = _at(rung, "prefix_cache_hit_rate")
-    if rate is None or rate < LITTLE:
-        return f"Not used by this load: no shared prefixes, {percent_text(rate or 0.0)} hits."
-    return f"{percent_text(rate)} of the prompt tokens came from the cache."
+    rate = percent_text(_at(rung, "prefix_cache_hit_rate") or 0.0)
+    if not _has_hits(rung, below):
+        return f"Not used by this load: {rate} of the prompt tokens hit the cache."
+    return f"{rate} of the prompt tokens came from the cache."
+
+
+def _has_hits(rung: Rung, below: Rung) -> bool:
+    return (_at(rung, "prefix_cache_hit_rate") or 0.0) >= LITTLE
 
 
 def _weights(rung: Rung, below: Rung) -> str:
@@ -127,6 +174,12 @@ def _kv(rung: Rung, below: Rung) -> str:
     full = f"The KV cache was full with {counted(below.room or 0, 'request')}." if is_full else ""
     used = f"KV in use {_kv_used(rung, below)}." if rung.same is not None else ""
     return " ".join(filter(None, (_bound(rung, below, "kv"), full, used)))
+
+
+def _reads_kv(rung: Rung, below: Rung) -> bool:
+    """Whether reads of the KV cache are long enough that less of them is more than noise."""
+    share = below.split.shares().kv if below.split is not None else 1.0
+    return _is_full(below, rung) or 1 / max(1 - share, 0.01) > 1 + CLEAR
 
 
 def _is_full(below: Rung, rung: Rung) -> bool:
@@ -148,11 +201,15 @@ def _bound(rung: Rung, below: Rung, part: str) -> str:
     """The share of a step that the rung makes smaller, and whether it explains the gain."""
     if below.split is None:
         return ""
-    share = getattr(below.split.shares(), part)
-    name = {"weights": "Weights", "kv": "KV"}[part]
-    text = f"{name} took {percent_text(share)} of a step before ({verdict(below.split)})."
+    shares = below.split.shares()
+    share = getattr(shares, part)
+    other = max((name for name in _PARTS if name != part), key=lambda name: getattr(shares, name))
+    own, rest = percent_text(share), percent_text(getattr(shares, other))
+    name = f"{_PARTS[part][0].upper()}{_PARTS[part][1:]}"
+    text = f"{name} were {own} of step time; {_PARTS[other]} {rest}."
     faster = (_of(rung, "output_tokens_per_s") or 0.0) / below.rate if below.rate else 1.0
-    if rung.same is None or faster <= (1 + CLEAR) / max(1 - share, 0.01):
+    is_more = rung.same is not None and faster > (1 + CLEAR) / max(1 - share, 0.01)
+    if not is_more or not _USED[part](rung, below):
         return text
     return f"{text} {factor_text(faster)} at the same load is more than that: new kernels or noise."
 
@@ -168,8 +225,16 @@ _WORDS: Mapping[str, Callable[[Rung, Rung], str]] = {
     "continuous": _continuous, "paged": _paged, "prefix": _prefix, "weights": _weights, "kv": _kv,
     "drafts": _drafts,
 }  # fmt: skip
-
-
-def gain_words(rung: Rung, rungs: Sequence[Rung]) -> str:
-    """ "+50 %": tokens per second against the rung below."""
-    return "" if not rung.below else change_text(gain(rung, rungs)[1] - 1)
+_USED: Mapping[str, Callable[[Rung, Rung], bool]] = {
+    "paged": lambda rung, below: _is_full(below, rung),
+    "prefix": _has_hits,
+    "weights": lambda rung, below: True,  # its kernels differ too
+    "kv": _reads_kv,
+    "drafts": lambda rung, below: bool(_at(rung, "acceptance_rate")),
+}
+"""Whether a technique can have caused a difference, by the key of its rung."""
+_PARTS = {
+    "weights": "weight reads", "kv": "KV reads", "arithmetic": "compute",
+    "launch": "kernel launch and other overhead", "python": "scheduling and sampling",
+    "queue": "idle between steps", "draft": "drafting",
+}  # fmt: skip

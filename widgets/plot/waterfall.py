@@ -2,7 +2,7 @@
 
     users |            24
           |      12   [++]     grey: what the step below had
-          |  6  [++]  [  ]     coloured: what it adds, or takes away
+          |  6  [++]  [  ]     coloured: what it adds, or takes away; gray: noise
           | [ ] [  ]  [  ]     hatched: left out
           +-naive-cont.-paged
 """
@@ -29,13 +29,14 @@ _LEAST = 4.0  # users: below it the ticks would have fractions
 
 class Fall(NamedTuple):
     """`value`: None where it was not measured, for which `note` is shown. `below`: of the step that
-    it adds to; None for the first one."""
+    it adds to; None for the first one. `is_clear`: the difference is more than noise."""
 
     label: str
     value: float | None
     below: float | None = None
     is_kept: bool = True
     note: str = ""
+    is_clear: bool = True
 
 
 class Waterfall(PaintedPlot):
@@ -137,6 +138,7 @@ class Waterfall(PaintedPlot):
             low, high = sorted((step.value, below))
             gains = step.value >= below
             color = "accent" if step.below is None else "success" if gains else "danger"
+            color = color if step.is_clear else "text_muted"
             if step.below is not None:
                 self._bar(painter, left, width, 0.0, low, QBrush(table.color("axis")))
             style = Qt.BrushStyle.SolidPattern if step.is_kept else Qt.BrushStyle.BDiagPattern

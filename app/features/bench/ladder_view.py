@@ -14,9 +14,8 @@ from widgets.controls.layouts import vbox, wrapped
 from widgets.theme.theme import SPACE_3, ui_font
 
 EMPTY = (
-    "A ladder runs the workload naively, then adds one serving technique after the other. It shows "
-    "the users under your goals on each rung, and why it paid. Set a TTFT or ITL goal, then press "
-    "Run."
+    "Starts from a naive server and adds one technique per rung. Shows how many concurrent users "
+    "meet your goals, and why. Set a TTFT or ITL goal, then press Run."
 )
 RUNNING = "The ladder is running. Rungs appear once they are measured."
 

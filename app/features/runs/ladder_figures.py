@@ -6,7 +6,7 @@ from PySide6.QtCore import Qt, Signal
 from PySide6.QtWidgets import QSplitter, QWidget
 
 from app.bench.ladder_record import LadderResult, cells, heads
-from app.bench.ladder_words import why
+from app.bench.ladder_words import RULE, is_noise, why
 from app.bench.rungs import Rung, State
 from app.storage.run_records import State as RunState
 from widgets.controls.figure_table import FigureRow, FigureTable
@@ -33,7 +33,8 @@ class LadderFigures(QWidget):
         split.addWidget(self.table)
         split.setStretchFactor(0, 2)
         split.setStretchFactor(1, 3)
-        vbox((split, 1), self.why, of=self)
+        self.rule = wrapped("muted", RULE)
+        vbox((split, 1), self.rule, self.why, of=self)
 
     @property
     def chosen(self) -> Rung | None:
@@ -42,6 +43,7 @@ class LadderFigures(QWidget):
 
     def show_result(self, result: LadderResult | None) -> None:
         rungs = self._rungs = result.rungs if result is not None else ()
+        self.rule.setVisible(result is not None)
         self.plot.show_steps([_fall(rung, rungs) for rung in rungs], "Users")
         if result is None:
             self.table.show_rows((), ())
@@ -65,7 +67,8 @@ def _fall(rung: Rung, rungs: tuple[Rung, ...]) -> Fall:
         note = "" if rung.state is State.WAITING else rung.state.value
         return Fall(rung.title, None, None, rung.state is State.WAITING, note)
     below = next((float(one.users) for one in rungs if one.key == rung.below), None)
-    return Fall(rung.title, float(rung.users), below, rung.is_kept)
+    is_clear = not is_noise(rung, rungs)
+    return Fall(rung.title, float(rung.users), below, rung.is_kept, is_clear=is_clear)
 
 
 def _tone(rung: Rung, result: LadderResult) -> str:

@@ -1,6 +1,7 @@
 """A ladder's engine whose step times are known: every figure can be worked out by hand.
 
-    step    2 ms + weights at 100 kB/s (800 bytes, INT8 400) + 1 ms a user (INT8 KV half of it)
+    step    2 ms + weights at 100 kB/s (800 bytes, INT8 400) + KV at 100 kB/s (100 bytes a user,
+            INT8 50)
     TTFT    20 ms + 10 ms a user (a quarter of it from the prefix cache), static another 10 ms,
             contiguous another 300 ms beyond 6 users
     reply   10 tokens
@@ -96,7 +97,8 @@ class ScriptedLadder:
         first, gap = slow * first_of(settings, users), slow * gap_of(settings, users)
         weights = 400 if settings["quantization"] == "int8" else 800
         run = EngineRun(weights_bytes=weights, kv_cache_bytes=10_000)
-        run.cost = ModelCost(weights, 0, 0, 0, 0, 0, 0, 0, 0, 0)
+        kv = 50 if settings["kv_cache_dtype"] == "int8" else 100
+        run.cost = ModelCost(weights, 0, 0, 0, 0, 0, 0, 0, 0, kv)
         for number in range(least):
             start = (number // users) * (first + (TOKENS - 1) * gap)
             events = tuple(TokenEvent(start + first + gap * i, 1) for i in range(TOKENS))

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from app.bench.goals import Goals
 from app.bench.ladder import EngineLadder
 from app.bench.ladder_record import as_csv, as_dict, as_html, as_text, export, from_run, to_run
-from app.bench.ladder_words import answer, gain, why
+from app.bench.ladder_words import answer, gain, is_noise, why
 from app.bench.load import Pace
 from app.bench.rungs import (
     NAIVE,
@@ -314,6 +314,27 @@ def test_why_a_rung_paid_has_its_figures() -> None:
     words = answer(ladder.rungs, GOALS)
     paid = max(("paged", "kv"), key=lambda key: gain(found[key], ladder.rungs))
     assert "6 → 32 (5.33×)" in words and found[paid].title in words
+
+
+def test_a_technique_that_is_not_used_did_not_pay() -> None:
+    """Without hits of the cache, and reads of the KV cache of 2 % of a step, more users are noise.
+    A rung that is no faster is within the noise, too."""
+    ladder = climb()
+    found = by_key(ladder)
+    assert [key for key in MEASURED if is_noise(found[key], ladder.rungs)] == ["prefix"]
+    prefix = why(found["prefix"], ladder.rungs)
+    assert {0, 12, 16} <= set(numbers(prefix))
+    split = found["weights"].split
+    assert split is not None
+    few = dataclasses.replace(found["weights"], split=split._replace(kv=0.02, launch=0.98))
+    rungs = [few if rung.key == "weights" else rung for rung in ladder.rungs]
+    assert is_noise(found["kv"], rungs) and "16 → 32" in why(found["kv"], rungs)
+    assert f" {found['paged'].title} " in answer(rungs, GOALS)
+    only = [found["naive"], dataclasses.replace(found["prefix"], below="naive")]
+    assert found["prefix"].title not in answer(only, GOALS)
+    slow = dataclasses.replace(found["kv"], users=16, best=found["weights"].best)
+    assert is_noise(slow, [found["weights"], slow])
+    assert numbers(why(slow, [found["weights"], slow]))[-2:] == [5, 0]
 
 
 def test_a_rung_that_only_raises_the_throughput_paid() -> None:

@@ -21,6 +21,7 @@ from app.features.bench.page import BenchPage
 from app.storage.run_records import Kind, State
 from engine.config import EngineConfig
 from engine.hardware.peaks import Peaks
+from tests.app.bench.ladder_script import climb, result_of
 from tests.app.fakes import Script
 from tests.app.features.bench.bench_fixtures import (
     WAIT_MS,
@@ -83,6 +84,13 @@ def test_all_rungs_are_measured_and_settings_go_back(
     assert [one.state for one in runs] == [State.DONE] and len(runs[0].sides) == 7
     assert not view.bar.apply.isEnabled()  # nothing meets the goal
     wait_restored(qtbot, parts.bridge, before)
+
+
+def test_noise_has_a_color_of_its_own(page: BenchPage) -> None:
+    """The prefix cache serves more users without a hit."""
+    page.ladder.show_result(result := result_of(climb()))
+    unclear = [step.label for step in page.ladder.figures.plot.steps if not step.is_clear]
+    assert unclear == [result.rungs[3].title]
 
 
 def test_users_are_searched_a_rung_is_applied_and_undone(
