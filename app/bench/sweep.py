@@ -42,8 +42,9 @@ COLUMNS = (
 """Figure, statistic, title and unit. A p99 of under 100 samples is a maximum."""
 TURNS = 2
 """Requests of a run for each concurrent one, at least: else the load ends while it still rises."""
-CURVE = tuple(range(0, 101, 2))
-"""Percentiles of the stored latency curves."""
+CURVE = tuple(range(101))
+"""Percentiles of the latency curves: every one, or a line from p98 to the maximum would pass far
+above the p99 between them."""
 
 
 def columns_for(goals: Goals) -> tuple[tuple[str, str, str, str], ...]:
@@ -90,8 +91,9 @@ class Bench(Protocol):
 @dataclass(slots=True)
 class Point:
     """`settings`: value by axis. `rounds`: the figures of each repetition; `figures`: of all
-    together; `curves`: latencies in ms at `CURVE` by "ttft", "itl", "e2el". `predicted`: figures,
-    before it was run; empty where they are not."""
+    together; `curves`: latencies in ms from p0 to p100, evenly (older records have every second
+    percentile), by "ttft", "itl", "e2el". `predicted`: figures, before it was run; empty where they
+    are not."""
 
     settings: dict[str, Any]
     rounds: list[dict[str, Any]] = field(default_factory=list)

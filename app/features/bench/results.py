@@ -20,7 +20,7 @@ from app.bench.point_table import (
     lines,
 )
 from app.bench.record import BenchResult
-from app.bench.sweep import CURVE, ENGINE, NO_SETTINGS, Point, axis_title, figure_of
+from app.bench.sweep import ENGINE, NO_SETTINGS, Point, axis_title, figure_of
 from app.features.bench.apply_bar import ApplyBar
 from app.features.bench.form import Mode
 from app.features.bench.trials import dots_of, latency_of, memory_mib
@@ -275,7 +275,8 @@ class ResultsView(QFrame):
     def _draw_percentiles(self, result: BenchResult) -> None:
         point = self.chosen
         curve = point.curves.get("itl", []) if point is not None else []
-        found = tuple((float(q), y, None) for q, y in zip(CURVE, curve, strict=False))
+        step = 100 / max(len(curve) - 1, 1)
+        found = tuple((step * place, y, None) for place, y in enumerate(curve))
         name = setting_text(next(iter(point.settings.values()))) if point is not None else ""
         curves = [Curve(f"ITL at {name}", "p99", found)]
         self.plot.show_curves(curves, ("Percentile", "ms"), goal=result.goals.itl)

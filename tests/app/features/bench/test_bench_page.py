@@ -49,6 +49,21 @@ def test_a_sweep_fills_the_table_and_is_kept(qtbot: QtBot, page: BenchPage) -> N
     assert [run.state for run in kept] == [State.DONE]
 
 
+def test_a_curve_of_an_older_record_has_every_second_percentile(
+    qtbot: QtBot, page: BenchPage
+) -> None:
+    sweep(page, "concurrency", "1")
+    wait_end(qtbot, page)
+    results = page.results
+    assert results.result is not None
+    results.show_kind("percentiles")
+    for size, step in ((101, 1.0), (51, 2.0)):
+        results.result.points[0].curves["itl"] = list(map(float, range(size)))
+        results.show_result(results.result)
+        (curve,) = results.plot.curves
+        assert [x for x, _, _ in curve.points] == [step * place for place in range(size)]
+
+
 @pytest.mark.slow
 def test_an_engine_that_has_idled_is_swept(
     qtbot: QtBot, page: BenchPage, parts: Parts
