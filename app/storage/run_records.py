@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
-FEWEST_FOR_SPREAD = 3
+from app.storage.intervals import half_interval
 
 
 class Kind(StrEnum):
@@ -44,12 +44,10 @@ class Measured:
 
     @property
     def spread(self) -> float | None:
-        """Half of the range from the 10th to the 90th percentile of the repeats, as a share of the
-        value; None for fewer than three."""
-        if len(self.samples) < FEWEST_FOR_SPREAD or not self.value:
-            return None
-        tenths = statistics.quantiles(self.samples, n=10, method="inclusive")
-        return (tenths[-1] - tenths[0]) / 2 / abs(self.value)
+        """Half of the 95 % confidence interval over the repeats, as a share of the value; None for
+        one run."""
+        half = half_interval(self.samples)
+        return None if half is None or not self.value else half / abs(self.value)
 
 
 @dataclass(frozen=True, slots=True)

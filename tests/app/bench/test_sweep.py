@@ -21,7 +21,7 @@ from app.bench.goals import Goals, RequestLine, parse_goals, quantile
 from app.bench.load import Pace, Run
 from app.bench.point_table import as_csv, as_dict, as_html, export
 from app.bench.ranking import best_under, nearest, users_under
-from app.bench.record import BenchResult, answer, from_run, to_run
+from app.bench.record import BenchResult, answer, figures_of_side, from_run, to_run
 from app.bench.sweep import (
     Axis,
     Point,
@@ -89,6 +89,43 @@ def test_every_figure_of_a_point_is_exact() -> None:
         assert point.curves["itl"][0] == pytest.approx(10 * users)
         assert point.interval("itl_ms", "p50") == pytest.approx(0, abs=1e-9)
         assert len(point.rounds) == 2
+
+
+class StallingBench(ScriptedBench):
+    """Every reply of 100 tokens has gaps of 10 ms, one of 40 ms, and in the first one of 500 ms."""
+
+    def measure(self, *args: Any, **named: Any) -> Run:
+        run = Run(num_prompt_tokens=8)
+        for number in range(8):
+            gaps = [0.01] * 98 + [0.04]
+            gaps[50] = 0.5 if number == 0 else 0.01
+            times = [0.1, *(0.1 + sum(gaps[: place + 1]) for place in range(len(gaps)))]
+            events = tuple(TokenEvent(time, 1) for time in times)
+            run.requests.append(RequestTimes(0.0, 0.0, events, times[-1]))
+        run.end(0.0)
+        return run
+
+
+def test_a_curve_has_the_percentiles_of_the_table() -> None:
+    (point,) = sweep(Axis("concurrency", (1,)), bench=StallingBench()).run()
+    for name, key in (("itl", "itl_ms"), ("ttft", "ttft_ms"), ("e2el", "e2e_ms")):
+        curve, figures = point.curves[name], point.figures[key]
+        for percent in (50, 90, 99, 100):
+            expected = figures["max" if percent == 100 else f"p{percent}"]
+            if expected is not None:
+                assert curve[percent] == pytest.approx(expected)
+    assert point.curves["itl"][99] == pytest.approx(40)
+    assert point.curves["itl"][100] == pytest.approx(500)
+
+
+def test_a_run_and_its_sweep_have_the_same_interval() -> None:
+    (point,) = sweep(Axis("concurrency", (1,)), rounds=3).run()
+    for one, rate in zip(point.rounds, (40.0, 50.0, 90.0), strict=True):
+        one["output_tokens_per_s"] = rate
+    rate = figures_of_side(point)["total_tokens_per_s"]
+    assert rate.spread is not None and rate.spread > 0
+    half = point.interval("output_tokens_per_s")
+    assert rate.spread * rate.value == pytest.approx(half)
 
 
 def test_goodput_is_the_rate_of_requests_that_meet_every_goal() -> None:
