@@ -104,7 +104,7 @@ QT_FIXTURES = {"qapp", "qtbot", "qapp_cls", "qtlog", "qtmodeltester"}
 def pytest_configure(config: pytest.Config) -> None:
     crash_stacks.pytest_configure(config)
     if "hypothesis" in sys.modules:  # before the first file of tests, whose settings start from it
-        is_fast = config.getoption("markexpr") == "not slow"
+        is_fast = config.getoption("markexpr") == "not slow" and not _of_gpus
         hypothesis.settings.load_profile("fast tier" if is_fast else "both tiers")
 
 

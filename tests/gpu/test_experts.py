@@ -9,7 +9,7 @@ import torch
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from tests.tiers import examples, first_fast
+from tests.tiers import examples
 
 pytest.importorskip("triton")
 
@@ -102,9 +102,7 @@ def test_each_pair_is_multiplied_with_its_expert(
     assert relative_error(found, expected) < TOLERANCE[dtype]
 
 
-@pytest.mark.parametrize(
-    ("family", "tokens"), first_fast(1, [("qwen3_moe", 20), ("gpt_oss", 3)])
-)
+@pytest.mark.parametrize(("family", "tokens"), [("qwen3_moe", 20), ("gpt_oss", 3)])
 def test_a_mixture_is_what_its_rounded_weights_compute(
     device: torch.device, family: str, tokens: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -152,7 +150,6 @@ def mixture(family: str) -> tuple[Any, Any]:
     return config, experts
 
 
-@pytest.mark.slow
 def test_a_token_does_not_depend_on_the_others(device: torch.device) -> None:
     """Among a few pairs, which are multiplied one by one."""
     codes = [random_ints(4, 40, 128, 32, i, with_zeros=False) for i in range(4)]

@@ -117,7 +117,6 @@ def moved(batch: Batch, device: torch.device) -> Batch:
     )  # fmt: skip
 
 
-@pytest.mark.slow
 def test_more_requests_than_were_announced_leave_the_static_tables_alone(
     device: torch.device,
 ) -> None:
