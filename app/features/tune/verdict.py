@@ -166,7 +166,7 @@ class Verdict:
             case State.TOO_FEW:
                 return f"{name}: not enough {unit} ({self.after.count} of {LEAST})"
             case State.NOTHING_BEFORE:
-                return f"{name}: {self.before.count} {unit} before the change, {LEAST} needed"
+                return f"{name}: {self.before.count} of {LEAST} {unit} before the change"
 
 
 def size_text(key: str, factor: float) -> str:
