@@ -147,8 +147,10 @@ def as_text(result: LadderResult) -> str:
 
 
 def to_run(result: LadderResult) -> RunRecord:
-    """A side for each measured rung. Requests and curves of its points are not kept."""
-    sides = []
+    """A side for each measured rung; `best_side`: that of the last kept one, -1 without one.
+    Requests and curves of its points are not kept."""
+    sides: list[RunSide] = []
+    best = -1
     for rung in result.rungs:
         if rung.best is not None and rung.state is State.MEASURED:
             figures = figures_of_side(rung.best)
@@ -160,10 +162,11 @@ def to_run(result: LadderResult) -> RunRecord:
                 figures["perplexity_change"] = Measured(rung.quality.perplexity_change)
                 figures["kl_mean"] = Measured(rung.quality.kl)
                 figures["top1_agreement"] = Measured(rung.quality.top1_agreement)
+            best = len(sides) if rung.is_kept else best
             sides.append(RunSide(rung.title, figures))
     failed = "" if sides else next((rung.reason for rung in result.rungs if rung.reason), "")
     details = {
-        "work": result.work, "answer": result.answer, "price": result.price,
+        "work": result.work, "answer": result.answer, "price": result.price, "best_side": best,
         "goals": msgspec.to_builtins(result.goals),
         "rungs": msgspec.to_builtins([_short(rung) for rung in result.rungs]),
     }  # fmt: skip

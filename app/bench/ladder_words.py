@@ -23,7 +23,7 @@ LITTLE = 0.01
 """Share of prompt tokens below which the prefix cache is not used."""
 RULE = (
     f"A rung is kept if it serves at least as many users, at most {percent_text(CLEAR)} slower. "
-    "Green: more users than the rung below; red: fewer; gray: noise; hatched: left out."
+    "Green: more users than the rung below; red: fewer; amber: noise; hatched: left out."
 )
 
 

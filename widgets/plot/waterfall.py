@@ -2,7 +2,7 @@
 
     users |            24
           |      12   [++]     grey: what the step below had
-          |  6  [++]  [  ]     coloured: what it adds, or takes away; gray: noise
+          |  6  [++]  [  ]     coloured: what it adds, or takes away; amber: noise
           | [ ] [  ]  [  ]     hatched: left out
           +-naive-cont.-paged
 """
@@ -138,7 +138,7 @@ class Waterfall(PaintedPlot):
             low, high = sorted((step.value, below))
             gains = step.value >= below
             color = "accent" if step.below is None else "success" if gains else "danger"
-            color = color if step.is_clear else "text_muted"
+            color = color if step.is_clear else "warning"
             if step.below is not None:
                 self._bar(painter, left, width, 0.0, low, QBrush(table.color("axis")))
             style = Qt.BrushStyle.SolidPattern if step.is_kept else Qt.BrushStyle.BDiagPattern

@@ -27,7 +27,8 @@ def headline(run: RunRecord) -> str:
     """The leading figure."""
     if not run.sides or run.state in (State.FAILED, State.RUNNING):
         return ""
-    last = run.sides[-1].figures
+    place = run.details.get("best_side", -1)  # of a ladder, the last rung that is kept
+    last = run.sides[place if place in range(len(run.sides)) else -1].figures
     if run.kind is Kind.QUANTIZE:
         return bytes_text(last["disk_bytes"].value) if "disk_bytes" in last else ""
     parts = []

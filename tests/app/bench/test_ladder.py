@@ -30,6 +30,7 @@ from app.bench.rungs import (
 )
 from app.bench.sweep import Axis, Progress, Sweep, SweepCancelledError
 from app.bench.users import USERS, users_search
+from app.features.runs.verdicts import headline
 from app.storage.run_records import Kind
 from app.storage.run_records import State as RunState
 from app.storage.run_store import RunStore
@@ -366,6 +367,15 @@ def test_a_stored_ladder_comes_back_whole(tmp_path: Path) -> None:
     for details in ({}, {"rungs": 3, "goals": {}}, {"rungs": [{}], "goals": {}}):
         with pytest.raises(ValueError):
             from_run(dataclasses.replace(kept, details=details))
+
+
+def test_the_leading_figures_of_a_run_are_those_of_the_last_kept_rung(tmp_path: Path) -> None:
+    made = result_of(climb())
+    listed = RunStore(tmp_path).add(to_run(made))
+    kept = [rung for rung in made.rungs if rung.is_kept]
+    assert kept[-1] is made.rungs[-2] and numbers(headline(listed))[-1] == round(kept[-1].rate)
+    none = dataclasses.replace(listed, details={"best_side": 9})
+    assert numbers(headline(none))[-1] == round(made.rungs[-1].rate)
 
 
 def test_exports_have_the_same_figures(tmp_path: Path) -> None:
