@@ -44,8 +44,8 @@ QUALITY_LIMIT = 0.01
 """Increase of perplexity that is accepted."""
 CONFIRM = 2
 """Runs of a rung and the one below, in turn, before it is left out."""
-RUNS = 6
-"""Of the first rung, an estimate: up from one user, then by halves."""
+KNOWN = 2
+"""Measured rungs after which the time left is known; the first one, a longer search, is none."""
 SMALL_CACHE = 64  # blocks that are left while another model is loaded beside this one
 
 
@@ -123,17 +123,20 @@ class Ladder:
     users: tuple[int, ...] = USERS
     progress: Callable[[Progress], None] = lambda progress: None
     was_cancelled: bool = False
-    _began: list[float] = field(default_factory=list)
-    _runs: int = 0
+    _took: list[float] = field(default_factory=list)
+    _number: int = 0  # of the current rung
+    _began: float = 0.0
 
     def run(self) -> list[Rung]:
         """All rungs; those not reached are waiting."""
         base: Rung | None = None
         try:
-            for rung in self.rungs:
-                self._began.append(time.perf_counter())
+            for number, rung in enumerate(self.rungs):
+                self._number, self._began = number, time.perf_counter()
                 if rung.state is not State.SKIPPED:
                     self._measure(rung, base)
+                if rung.state is State.MEASURED and base is not None:
+                    self._took.append(time.perf_counter() - self._began)
                 if rung.is_kept:
                     base = rung
         except (SweepCancelledError, KeyboardInterrupt):
@@ -269,27 +272,18 @@ class Ladder:
         return sweep
 
     def _sweep(self, rung: Rung, users: tuple[int, ...], search: Search | None = None) -> Sweep:
-        bench = _AtRung(self.bench, rung.settings, lambda n: self._tell_run(f"{rung.title}, {n}"))
+        bench = _AtRung(self.bench, rung.settings, lambda n: self._tell(f"{rung.title}, {n}"))
         axes = (Axis("concurrency", users),)
         return Sweep(bench, axes, Pace(), self.num_requests, search=search, most=1)
 
-    def _tell_run(self, label: str) -> None:
-        """At the start of a run."""
-        self._tell(label)
-        self._runs += 1
-
     def _tell(self, label: str) -> None:
-        """The time left is that of so many mean rungs, less that of the current one so far. A mean
-        rung is known after the first one; before, it is estimated as RUNS mean runs."""
-        began, now, count = self._began, time.perf_counter(), len(self.rungs)
-        number, each, left = len(began) - 1, None, None
-        if number > 0:
-            each = (began[-1] - began[0]) / number
-        elif self._runs:
-            each = (now - began[0]) / self._runs * max(RUNS, self._runs)
-        if each is not None:
-            left = max(0.0, each * (count - number) - (now - began[-1]))
-        self.progress(Progress(label, number, count, left, "rungs"))
+        """The time left is that of so many mean rungs, less that of the current one so far."""
+        number, left = self._number, None
+        if len(self._took) >= KNOWN:
+            later = sum(rung.state is State.WAITING for rung in self.rungs[number + 1 :])
+            each = statistics.fmean(self._took)
+            left = later * each + max(0.0, each - (time.perf_counter() - self._began))
+        self.progress(Progress(label, number, len(self.rungs), left, "rungs"))
 
 
 def _rate(point: Point) -> float:
