@@ -29,18 +29,23 @@ class ApplyBar(QWidget):
         self._selected = selected
         self.applied = ElidedLine("text_muted")
         self.undo = button("Undo", self.undo_wanted.emit, "Return to the settings before")
-        self.apply = button("Apply", lambda: self.apply_wanted.emit(selected()),
-                            "Apply the selected settings to the engine")  # fmt: skip
+        self.apply = button("", lambda: self.apply_wanted.emit(selected()))
         self.copy = button("Copy as…", lambda: self.copy_wanted.emit(selected()),
                            "Command lines for vLLM, SGLang and TensorRT-LLM")  # fmt: skip
         self.export = button("Export…", self.export_wanted.emit, "HTML page, JSON, CSV or PNG")
         hbox(*before, (self.applied, 1), self.undo, self.apply, self.copy, self.export, of=self)
         self.show_applied("", can_undo=False)
 
-    def refresh(self, *, has_result: bool) -> None:
+    def refresh(self, *, has_result: bool, is_nearest: bool = False) -> None:
+        """is_nearest: the settings are those nearest to the goals, which nothing meets."""
         self.export.setEnabled(has_result)
         self.copy.setEnabled(has_result)
         self.apply.setEnabled(has_result and bool(self._selected()))
+        self.apply.setText("Apply nearest" if is_nearest else "Apply")
+        self.apply.setToolTip(
+            "Nothing meets the goals. Apply the settings that exceed them least" if is_nearest
+            else "Apply the selected settings to the engine"
+        )  # fmt: skip
 
     def show_applied(self, text: str, *, can_undo: bool) -> None:
         self.applied.set_text(text)

@@ -19,6 +19,7 @@ from app.bench.point_table import (
     interval_text,
     lines,
 )
+from app.bench.ranking import nearest
 from app.bench.record import BenchResult
 from app.bench.sweep import ENGINE, NO_SETTINGS, Point, axis_title, figure_of
 from app.features.bench.apply_bar import ApplyBar
@@ -187,14 +188,27 @@ class ResultsView(QFrame):
 
     @property
     def chosen(self) -> Point | None:
-        """The selected point, else the best one, else the first that is measured."""
-        point = self.table.chosen
-        if point is not None and point.is_measured:
-            return point
+        """The selected point, else the best one, else the one nearest to the goals, else the first
+        that is measured."""
         result = self.result
+        if self._is_selected:
+            return self.table.chosen
         if result is None:
             return None
-        return result.best or next((point for point in result.points if point.is_measured), None)
+        near = result.best or nearest(result.points, result.goals)
+        return near or next((point for point in result.points if point.is_measured), None)
+
+    @property
+    def _is_selected(self) -> bool:
+        point = self.table.chosen
+        return point is not None and point.is_measured
+
+    @property
+    def _is_nearest(self) -> bool:
+        """Whether no point meets the goals and none is selected."""
+        result = self.result
+        has_goals = result is not None and bool(result.goals.limits)
+        return result is not None and has_goals and not result.best and not self._is_selected
 
     # Applying -----------------------------------------------------------------------------------
 
@@ -214,7 +228,7 @@ class ResultsView(QFrame):
         result, kind = self.result, self.kind.currentData()
         is_pareto = kind in (LATENCY, MEMORY)
         self._plots.setCurrentWidget(self.pareto if is_pareto else self.plot)
-        self.bar.refresh(has_result=result is not None)
+        self.bar.refresh(has_result=result is not None, is_nearest=self._is_nearest)
         if is_pareto:
             self._draw_pareto(result, kind)
         elif result is None:

@@ -11,6 +11,7 @@ from PySide6.QtGui import QMouseEvent
 from PySide6.QtWidgets import QFileDialog
 from pytestqt.qtbot import QtBot
 
+from app.bench.ranking import nearest
 from app.bench.sweep import Point, Progress
 from app.features.bench.form import Mode
 from app.features.bench.page import BenchPage
@@ -143,6 +144,14 @@ def test_settings_go_back_and_the_goal_picks_a_point(
         lambda: parts.bridge.config is not None
         and parts.bridge.config.max_num_seqs == before
     )
+    results = page.results
+    usual = results.bar.apply.text()
+    page.form.limits["itl"].setValue(0.1)  # which nothing meets
+    assert page.bench.result is not None and page.bench.result.best is None
+    assert results.bar.apply.isEnabled() and results.bar.apply.text() != usual
+    assert results.chosen is nearest(result.points, page.bench.result.goals)
+    results.table.selectRow(0)
+    assert results.bar.apply.text() == usual and results.chosen is result.points[0]
 
 
 def test_cancel_keeps_what_is_done_and_puts_settings_back(
