@@ -14,6 +14,7 @@ from widgets.plot.series import Floats, RingBuffer
 
 _KEPT = {"ttft": 16_384, "itl": 262_144}  # at 500 tokens per second: the last nine minutes
 _STATES_KEPT, _OTHERS_KEPT = 262_144, 16_384
+_PAUSE_S = 1.0  # a shorter stretch without tokens is a gap between two steps
 _BUSY_SHARE = 0.25  # of a range's snapshots: less does not move its median
 
 
@@ -89,6 +90,20 @@ class SampleHistory:
                 float(tokens.mean()) if len(tokens) else None,
             ),
         }
+
+    def pause(self, time: float) -> tuple[float, float]:
+        """The stretch without tokens around a change at `time`, in which requests waited for a
+        rebuild or reload: from the last token before it to the first one since. `time` twice where
+        no request waited for it, or none for long."""
+        last, first, waited = -math.inf, math.inf, False
+        for ring in self.rings.values():
+            place = int(np.searchsorted(ring.times, time))
+            if place:
+                last = max(last, float(ring.times[place - 1]))
+            if place < len(ring) and ring.times[place] < first:
+                first, waited = float(ring.times[place]), math.isnan(ring.values[place])
+        is_pause = waited and math.isfinite(last) and first - last >= _PAUSE_S
+        return (last, first) if is_pause else (time, time)
 
     def other_cores(self, start: float, end: float) -> float:
         """Cores that other programs took from the engine's threads; 0 where none did for long, or

@@ -38,20 +38,31 @@ Compared = tuple[str, TimeRange, TimeRange]
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One metric in both ranges. is_compared: there were requests in both."""
+    """One metric in both ranges. levels: of A and B, those of the headline: the p50, of throughput
+    the mean. is_compared: there were requests in both."""
 
     metric: Metric
     a: Figures
     b: Figures
+    levels: tuple[float | None, float | None]
     is_compared: bool = True
 
     @property
-    def p50_change(self) -> float | None:
-        return change(self.a.p50, self.b.p50) if self.is_compared else None
+    def title(self) -> str:
+        return title_of(self.metric)
+
+    @property
+    def level_change(self) -> float | None:
+        return change(*self.levels) if self.is_compared else None
 
     @property
     def p99_change(self) -> float | None:
         return change(self.a.p99, self.b.p99) if self.is_compared else None
+
+
+def title_of(metric: Metric) -> str:
+    """Throughput by its statistic: of the others the p50 is shown."""
+    return "Mean throughput" if metric.key == "output" else metric.title
 
 
 def change(before: float | None, after: float | None) -> float | None:
@@ -61,8 +72,14 @@ def change(before: float | None, after: float | None) -> float | None:
 
 def compare(store: MetricStore, a: TimeRange, b: TimeRange) -> list[Row]:
     first, second = store.figures(*a), store.figures(*b)
+    means = [store.observed(*ends)["output"][1] for ends in (a, b)]
     is_compared = not any(map(_is_idle, (first, second)))
-    return [Row(METRICS[key], first[key], second[key], is_compared) for key in BETTER]
+    rows = []
+    for key in BETTER:
+        one, other = first[key], second[key]
+        levels = (means[0], means[1]) if key == "output" else (one.p50, other.p50)
+        rows.append(Row(METRICS[key], one, other, levels, is_compared))
+    return rows
 
 
 def _is_idle(figures: Mapping[str, Figures]) -> bool:
@@ -91,6 +108,29 @@ def around(
     return TimeRange(start, mark.time), TimeRange(mark.time, end)
 
 
+def ranges_of(
+    since: Mark, until: Mark, marks: Sequence[Mark], store: MetricStore, now: float
+) -> tuple[TimeRange, TimeRange]:
+    """Before a change's first step and after its last one, which may be the same; without the
+    pauses of rebuilds and reloads at their ends."""
+    timed = [exact(mark, store) for mark in marks]
+    (a, _), (_, b) = (
+        around(exact(mark, store), timed, store.began, now) for mark in (since, until)
+    )
+    return _without_pauses(a, store), _without_pauses(b, store)
+
+
+def _without_pauses(one: TimeRange, store: MetricStore) -> TimeRange:
+    start, end = store.pause(one.start)[1], store.pause(one.end)[0]
+    return TimeRange(min(start, end), end)
+
+
+def pause_text(store: MetricStore, b: TimeRange) -> str:
+    """ "pause 3.1 s": of the rebuild or reload before range B; "" without one."""
+    start, end = store.pause(b.start)
+    return f"pause {duration_text(end - start)}" if end > start else ""
+
+
 def exact(mark: Mark, store: MetricStore) -> Mark:
     """At the time from which its change held; a load changes no settings."""
     if mark.kind is MarkKind.LOAD:
@@ -99,9 +139,9 @@ def exact(mark: Mark, store: MetricStore) -> Mark:
 
 
 def values_of(row: Row) -> tuple[str, ...]:
-    """p50 of A and B, change, p99 of A and B, change, samples of A and B."""
+    """p50 (or mean) of A and B, change, p99 of A and B, change, samples of A and B."""
     return (
-        figure(row.a.p50), figure(row.b.p50), _changed(row, row.a.p50, row.b.p50),
+        *map(figure, row.levels), _changed(row, *row.levels),
         figure(row.a.p99), figure(row.b.p99), _changed(row, row.a.p99, row.b.p99),
         number(row.a.num_samples, 0), number(row.b.num_samples, 0),
     )  # fmt: skip
@@ -123,12 +163,11 @@ def tone(metric: Metric, share: float | None, is_claimed: bool) -> str:
 
 
 def in_brief(rows: Sequence[Row]) -> str:
-    """The medians in one line: "TTFT 84 → 151 ms (+80 %) · ..."."""
+    """The levels in one line: "TTFT 84 → 151 ms (+80 %) · ..."."""
     return " · ".join(
-        f"{row.metric.title} {from_to(row.a.p50, row.b.p50, row.metric.unit)} "
-        f"({_changed(row, row.a.p50, row.b.p50)})"
+        f"{row.title} {from_to(*row.levels, row.metric.unit)} ({_changed(row, *row.levels)})"
         for row in rows
-        if row.a.p50 is not None or row.b.p50 is not None
+        if row.levels != (None, None)
     )
 
 
@@ -141,12 +180,12 @@ def as_text(rows: Sequence[Row], a: TimeRange, b: TimeRange) -> str:
     lines = [f"A {duration_text(a.seconds)}, B {duration_text(b.seconds)}", "\t".join(head)]
     for row in rows:
         numbers = (
-            row.a.p50, row.b.p50, _percent(row.p50_change),
+            *row.levels, _percent(row.level_change),
             row.a.p99, row.b.p99, _percent(row.p99_change),
             row.a.num_samples, row.b.num_samples,
         )  # fmt: skip
         texts = ("" if value is None else f"{value:.6g}" for value in numbers)
-        lines.append("\t".join((row.metric.title, row.metric.unit, *texts)))
+        lines.append("\t".join((row.title, row.metric.unit, *texts)))
     return "\n".join(lines) + "\n"
 
 

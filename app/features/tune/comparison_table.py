@@ -1,4 +1,5 @@
 """`CompareTable`: the figures of two ranges, a metric a line; only groups that fit are shown.
+The level of throughput is its mean, and its title says so.
 
         p50                  p99                 samples
         A    B    change     A    B    change    A    B
@@ -13,7 +14,7 @@ from PySide6.QtCore import Qt
 from PySide6.QtGui import QFont
 from PySide6.QtWidgets import QGridLayout, QLabel, QSizePolicy, QWidget
 
-from app.features.tune.comparison import BETTER, Row, tone, values_of
+from app.features.tune.comparison import BETTER, Row, title_of, tone, values_of
 from engine.snapshot.metrics import METRICS, Metric
 from engine.units import figure
 from widgets.controls.layouts import dressed
@@ -67,11 +68,11 @@ class CompareTable(QWidget):
         self._by_column.setdefault(column, []).append(label)
 
     def _make_line(self, line: int, metric: Metric) -> None:
-        self._add(dressed(QLabel(metric.title), tip=metric.description), line, 0)
+        self._add(dressed(QLabel(title_of(metric)), tip=metric.description), line, 0)
         self._add(dressed(QLabel(metric.unit), role="small"), line, 1)
         cells = self.cells.setdefault(metric.key, [])
         for (column, group), head in zip(_COLUMNS, _HEADS, strict=True):
-            cell = dressed(QLabel(), f"{metric.title} {group} {head}")
+            cell = dressed(QLabel(), f"{title_of(metric)} {group} {head}")
             cell.setAlignment(Qt.AlignmentFlag.AlignRight | Qt.AlignmentFlag.AlignVCenter)
             self._add(cell, line, column)
             cells.append(cell)
@@ -121,7 +122,7 @@ class CompareTable(QWidget):
             for cell, text in zip(cells, values_of(row), strict=True):
                 if cell.text() != text:
                     cell.setText(text)
-            for index, share in zip(_CHANGES, (row.p50_change, row.p99_change), strict=True):
+            for index, share in zip(_CHANGES, (row.level_change, row.p99_change), strict=True):
                 role = tone(row.metric, share, row.metric.key in claimed)
                 if cells[index].property("role") != role:
                     restyle(cells[index], role=role)

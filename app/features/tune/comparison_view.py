@@ -13,11 +13,11 @@ from app.features.tune.comparison import (
     Compared,
     Row,
     TimeRange,
-    around,
     as_text,
     compare,
-    exact,
     in_brief,
+    pause_text,
+    ranges_of,
     why_not_compared,
 )
 from app.features.tune.comparison_table import CompareTable
@@ -158,8 +158,7 @@ class CompareView(FittedFrame):
             return None
         if is_latest and (merged := self._merged(mark)) is not None:
             return merged
-        marks = [exact(one, self._store) for one in self._marks.marks]
-        ranges = around(exact(mark, self._store), marks, self._store.began, now)
+        ranges = ranges_of(mark, mark, self._marks.marks, self._store, now)
         return mark.text if is_latest else "", *ranges
 
     # Showing -----------------------------------------------------------------------------------
@@ -210,8 +209,10 @@ class CompareView(FittedFrame):
         if self.ranges is None:
             return HINT_SECOND if self._picked else HINT
         a, b = self.ranges
-        words = f"A {duration_text(a.seconds)} · B {duration_text(b.seconds)}"
-        words = " · ".join(filter(None, (what, words, why_not_compared(self.rows))))
+        lengths = f"A {duration_text(a.seconds)} · B {duration_text(b.seconds)}"
+        pause = "" if self.source.currentData() == PICKED else pause_text(self._store, b)
+        parts = what, lengths, pause, why_not_compared(self.rows)
+        words = " · ".join(filter(None, parts))
         if a.start < self._store.complete_since:
             words = f"{words} · range A starts before the oldest data"
         return words

@@ -18,7 +18,7 @@ from PySide6.QtWidgets import QBoxLayout, QFrame, QWidget
 from app.bench.doubt import busy_text
 from app.features.tune.changes import Change, ChangeHistory, Choices
 from app.features.tune.changes_popover import ChangesPopover
-from app.features.tune.comparison import REACH_S, Compared, TimeRange, around, exact
+from app.features.tune.comparison import REACH_S, Compared, TimeRange, pause_text, ranges_of
 from app.features.tune.forecast import NOTHING, Forecast, Headline
 from app.features.tune.verdict import CONFIDENCE, State, Verdict, headline, judge
 from engine.units import clock_text, duration_text
@@ -178,15 +178,11 @@ class ResultBar(QFrame):
 
     def _ranges(self, change: Change) -> tuple[TimeRange, TimeRange] | None:
         """Before its first step, and after its last."""
-        store, began, now = self._store, self._store.began, self._now()
-        marks = [exact(mark, store) for mark in self._marks.marks]
-        if began > now:
+        now = self._now()
+        if self._store.began > now:
             return None
-        first, last = (
-            around(exact(Mark(at, change.text), store), marks, began, now)
-            for at in (change.since, change.at)
-        )
-        return first[0], last[1]
+        first, last = (Mark(at, change.text) for at in (change.since, change.at))
+        return ranges_of(first, last, self._marks.marks, self._store, now)
 
     def _show(self, latest: Change | None, ranges: tuple[TimeRange, TimeRange] | None) -> None:
         self._claims, self._otherwise = list[Verdict](), ""
@@ -224,6 +220,7 @@ class ResultBar(QFrame):
             f"{before:,} → {after:,} requests completed in {duration_text(a.seconds)} → "
             f"{duration_text(b.seconds)}"
         )
+        parts.append(pause_text(self._store, b))
         if latest.forecast is not None:
             found = Headline.of(self._store, *b) if b.seconds >= LEAST_MEASURED_S else NOTHING
             parts.append(latest.forecast.outcome(found))

@@ -36,7 +36,6 @@ LEAST, WANTED = 2 * BATCHES, 20
 _FLOOR = 0.01
 """Smallest factor, and batch of latencies as a fraction of the largest."""
 _NAMES = {"ttft": "TTFT", "itl": "ITL", "output": "mean throughput"}
-"""Throughput by its name in full: the figures beside have the median second."""
 _MORE = {"ttft": ("longer", "shorter"), "itl": ("longer", "shorter"), "output": ("higher", "lower")}
 
 

@@ -17,14 +17,17 @@ from app.features.tune.comparison import (
     change,
     compare,
     in_brief,
+    pause_text,
+    ranges_of,
     tone,
     values_of,
     why_not_compared,
 )
+from app.features.tune.verdict import judge
 from engine.snapshot import Sample
 from engine.snapshot.metrics import METRICS
 from tests.figures import numbers
-from tests.widgets.synthetic import snapshot
+from tests.widgets.synthetic import CONFIG, snapshot
 from widgets.live.metric_store import MetricStore
 from widgets.plot.series import Mark
 
@@ -98,7 +101,7 @@ def test_ranges_without_requests_are_not_compared(busy: str) -> None:
     rows = compare(history, TimeRange(0.0, 10.0), TimeRange(10.0, 20.0))
     usage = next(row for row in rows if row.metric.key == "kv_usage")
     assert usage.a.p50 is not None and usage.b.p50 is not None
-    assert (usage.p50_change is None) == (busy != "AB")
+    assert (usage.level_change is None) == (busy != "AB")
     words = why_not_compared(rows).partition(":")[0]
     assert [name in words for name in "AB"] == [name not in busy for name in "AB"] or busy == "AB"
     assert bool(words) == (busy != "AB")
@@ -115,3 +118,43 @@ def test_a_percentage_changes_by_percentage_points() -> None:
     before, after, points = (numbers(text)[0] for text in values_of(usage)[:3])
     assert points == pytest.approx(after - before, rel=0.1) and points > 0
     assert values_of(usage)[2].endswith("pt")
+
+
+def rebuilt(pause_s: float) -> tuple[MetricStore, Mark]:
+    """10 tokens a second, 20 after a change at 20 s whose rebuild held the requests for so long;
+    every fifth second has half of them."""
+    store, resumed = MetricStore(), 20.0 + pause_s
+    for second in range(51):
+        at = float(second)
+        per_second = (10 if at < 20 else 20) // (1 if second % 5 else 2)
+        times = [at + (place + 0.5) / per_second for place in range(per_second)]
+        kept = [t for t in times if t < 20 or t >= resumed]
+        itl = [Sample(t, 1 / per_second) for t in kept]
+        if kept and kept[0] >= resumed and kept[0] - 1 < resumed:
+            itl[0] = Sample(kept[0], kept[0] - 19.9)  # it began before the change
+        is_after = at >= resumed
+        config = CONFIG.replace(max_num_seqs=3) if is_after else CONFIG
+        since = resumed - 0.1 if is_after else 0.0
+        made = replace(snapshot(at + 1, itl=tuple(itl)), config=config, settings_since=since)
+        if at < 20 or is_after:
+            store.update(made)
+    return store, Mark(resumed - 0.1, "change")
+
+
+@pytest.mark.parametrize("pause_s", [0.0, 3.0, 8.0])
+def test_table_and_headline_agree_and_have_no_pause(pause_s: float) -> None:
+    store, mark = rebuilt(pause_s)
+    a, b = ranges_of(mark, mark, [mark], store, 50.0)
+    assert a.end <= 20 and b.start >= 20 + pause_s - 0.1
+    verdicts = {verdict.key: verdict for verdict in judge(store, a, b)}
+    for row in compare(store, a, b):
+        if row.metric.key in verdicts:
+            found = verdicts[row.metric.key]
+            assert row.levels == (found.before.level, found.after.level)
+    assert verdicts["output"].factor == pytest.approx(2, rel=0.05)
+    assert [round(x) for x in numbers(pause_text(store, b))] == ([pause_s] if pause_s else [])
+
+
+def test_an_idle_stretch_is_no_pause() -> None:
+    store = fed([], [Sample(2.0, 0.01), Sample(15.0, 0.01)])
+    assert store.pause(9.0) == (9.0, 9.0) and store.pause(30.0) == (30.0, 30.0)

@@ -229,7 +229,7 @@ def test_a_change_is_compared_with_what_was_before(
     set_number(qtbot, application, "max_num_seqs", 2)
     qtbot.waitUntil(lambda: bool(view.rows) and view.rows[1].b.num_samples > 10)
     itl = view.rows[1]
-    assert itl.metric.key == "itl" and itl.p50_change is not None and itl.p50_change > 1
+    assert itl.metric.key == "itl" and itl.level_change is not None and itl.level_change > 1
     change = view.table.cells["itl"][2]
     assert change.text().startswith("+") and not change.property("role")  # too few seconds
     view.table.show_rows(view.rows, {"itl"})
