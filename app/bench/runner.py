@@ -131,7 +131,7 @@ class BenchRunner:
         self.clock = clock
         has_template = engine.model_info.has_chat_template
         self.plan = replace(plan, workload=plan.workload.for_model(has_template))
-        self._progress = progress
+        self.progress = progress
         # a server may not report its vocabulary
         self._vocabulary = vocabulary_of(engine) or stand_in_ids()
         self._num_runs = 0
@@ -188,13 +188,13 @@ class BenchRunner:
         plan = plan or self.plan
         self._num_runs += 1
         requests = plan.workload.requests(variant, self._vocabulary, plan.seed, self._num_runs)
-        self._progress(label, 0, len(requests))
+        self.progress(label, 0, len(requests))
         return run_load(
             self.engine,
             requests,
             plan.pace,
             plan.seed,
-            progress=lambda done, total: self._progress(label, done, total),
+            progress=lambda done, total: self.progress(label, done, total),
             clock=self.clock,
             limit_s=limit_s,
         )
@@ -210,7 +210,7 @@ class BenchRunner:
         # The cache was planned to leave a reserve; without it there is nothing to measure with.
         if self.engine.snapshot().memory.free < 2 * SUM_BYTES:
             return None
-        self._progress("measuring memory bandwidth", 0, 1)
+        self.progress("measuring memory bandwidth", 0, 1)
         return read_bandwidth(self.engine.config.num_threads or 1)
 
     def _check_fits(self) -> None:

@@ -42,6 +42,8 @@ COLUMNS = (
 """Figure, statistic, title and unit. A p99 of under 100 samples is a maximum."""
 TURNS = 2
 """Requests of a run for each concurrent one, at least: else the load ends while it still rises."""
+TELL_S = 1.0
+"""Least time between two reports of a run's requests."""
 CURVE = tuple(range(101))
 """Percentiles of the latency curves: every one, or a line from p98 to the maximum would pass far
 above the p99 between them."""
@@ -198,6 +200,8 @@ class Sweep:
     points: list[Point] = field(init=False)
     was_cancelled: bool = False
     _runs: dict[int, list[Run]] = field(default_factory=dict)
+    _told: Progress | None = None  # without the requests of the current run
+    _told_at: float = 0.0
 
     def __post_init__(self) -> None:
         names = [axis.name for axis in self.axes]
@@ -206,13 +210,19 @@ class Sweep:
 
     def run(self) -> list[Point]:
         """All points; those not reached have no figures."""
-        began, runs = time.perf_counter(), self.most or self.rounds * len(self.points)
+        runs = self.most or self.rounds * len(self.points)
         total = round(runs * statistics.fmean(map(self._count, self.points)))
-        done = 0
+        began, done = 0.0, 0
         search = self.search or functools.partial(all_in_turn, rounds=self.rounds)
         try:
-            for trial in search(self.points):
-                self._tell(began, done, total, trial.point)
+            for number, trial in enumerate(search(self.points), 1):
+                began = began or time.perf_counter()  # after a search has predicted its points
+                elapsed = time.perf_counter() - began
+                left = elapsed * (total - done) / done if done else None
+                label = trial.point.label
+                if self.search is not None:
+                    label = f"{label}, run {number:,} of at most {self.most:,}"
+                self._tell(Progress(label, done, total, left))
                 if not trial.point.error:
                     self._run_point(trial)
                 done += self._count(trial.point)
@@ -226,10 +236,20 @@ class Sweep:
     def _count(self, point: Point) -> int:
         return least_requests(self.num_requests, self._pace(point))
 
-    def _tell(self, began: float, done: int, total: int, point: Point) -> None:
-        elapsed = time.perf_counter() - began
-        left = elapsed * (total - done) / done if done else None
-        self.progress(Progress(point.label, done, total, left))
+    def _tell(self, progress: Progress) -> None:
+        self._told, self._told_at = progress, time.perf_counter()
+        self.progress(progress)
+
+    def on_request(self, stage: str, done: int, count: int) -> None:
+        """`done` of the `count` requests of the current run are completed. For a runner's
+        `progress`; does nothing before the first run."""
+        last, now = self._told, time.perf_counter()
+        if last is None or now - self._told_at < TELL_S:
+            return
+        if last.left_s is not None:
+            last = last._replace(left_s=max(0.0, last.left_s - (now - self._told_at)))
+        self._told, self._told_at = last, now
+        self.progress(last._replace(done=last.done + done))
 
     def _pace(self, point: Point) -> Pace:
         own = {name: value for name, value in point.settings.items() if name in LOADS}

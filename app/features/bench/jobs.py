@@ -166,6 +166,7 @@ class SweepJob:
             bench, plan.axes, plan.pace, plan.workload.num_requests, plan.rounds, tell, search,
             most,
         )  # fmt: skip
+        runner.progress = self._sweep.on_request
         self.run = self._sweep.run
 
     def _say(self, remark: str) -> None:

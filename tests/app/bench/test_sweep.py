@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import statistics
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
@@ -28,6 +28,7 @@ from app.bench.sweep import (
     Progress,
     Sweep,
     SweepCancelledError,
+    Trial,
 )
 from app.storage.intervals import half_interval
 from app.storage.run_records import State
@@ -35,6 +36,7 @@ from app.storage.run_store import RunStore
 from engine.errors import ConfigError
 from engine.evaluate.report import ReportError
 from engine.snapshot import RequestTimes, TokenEvent
+from tests.figures import numbers
 
 
 class ScriptedBench:
@@ -202,6 +204,25 @@ def test_progress_has_the_time_left_and_counts_every_request() -> None:
     sweep(CONCURRENCY, progress=seen.append).run()
     assert [one.done for one in seen] == [0, 8, 16, 24] and {one.total for one in seen} == {40}
     assert seen[0].left_s is None and all(one.left_s is not None for one in seen[1:])
+
+
+def test_progress_counts_the_requests_of_a_run_and_the_runs_of_a_search(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("app.bench.sweep.TELL_S", 0.0)
+    seen: list[Progress] = []
+
+    def search(points: Sequence[Point]) -> Iterator[Trial]:
+        made.on_request("prediction", 1, 8)  # no run yet
+        for point in points[:2]:
+            yield Trial(point)
+            made.on_request("run", 3, 8)
+
+    made = sweep(CONCURRENCY, progress=seen.append, search=search, most=2)
+    made.run()
+    assert [one.done for one in seen] == [0, 3, 8, 11] and {one.total for one in seen} == {20}
+    assert seen[1].left_s is None and (seen[3].left_s or 0.0) <= (seen[2].left_s or 0.0)
+    assert [numbers(one.label)[-2:] for one in seen] == [[1, 2], [1, 2], [2, 2], [2, 2]]
 
 
 def test_the_interval_is_student_s() -> None:
