@@ -17,7 +17,7 @@ import msgspec
 from app.bench.doubt import busy_sentence
 from app.bench.export import html_page, write
 from app.bench.goals import Goals
-from app.bench.ladder_words import answer, why
+from app.bench.ladder_words import answer, is_noise, why
 from app.bench.record import figures_of_side
 from app.bench.report import aligned
 from app.bench.rungs import Rung, State
@@ -244,7 +244,8 @@ _WIDTH, _HEIGHT, _MARGIN, _FOOT = 720, 260, 30, 40
 
 
 def _svg(result: LadderResult) -> str:
-    """A bar of users for each measured rung, and the part that it adds in another colour."""
+    """A bar of users for each measured rung, and the part that it adds in another colour, as
+    in the window."""
     found = [rung for rung in result.rungs if rung.state is State.MEASURED]
     if not found:
         return ""
@@ -256,6 +257,7 @@ def _svg(result: LadderResult) -> str:
         left, below = _MARGIN + place * room, users.get(rung.below, 0)
         low, high = sorted((below, rung.users))
         color = "#009e73" if rung.users >= below else "#d55e00"
+        color = "#e69f00" if is_noise(rung, result.rungs) else color
         opacity = 1 if rung.is_kept else 0.4
         for bar, start, end in (("#8888", 0, min(below, rung.users)), (color, low, high)):
             parts.append(
