@@ -203,6 +203,7 @@ def _connect_forecasts(app: Application) -> None:
 def _connect_pages(app: Application) -> None:
     pages, window = app.pages, app.window
     pages.chat_page.composer.compare_requested.connect(pages.runs.show_prompt)
+    pages.runs.bench_wanted.connect(pages.bench.show_run)
     pages.chat_page.inspector.view.latency.step_wanted.connect(app.views.show_step)
     app.bridge.snapshot.connect(pages.chat_page.inspector.take)
     pages.server.requests_wanted.connect(app.views.show_requests)

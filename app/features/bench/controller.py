@@ -31,6 +31,7 @@ from app.link.tasks import Task, run_task
 from app.storage.run_records import RunRecord, State
 from engine.errors import ErrorInfo
 
+UNMEASURED = ErrorInfo("The run ended before its first result: nothing was saved.")
 NO_GOAL = ErrorInfo("No goal specified.", "Set a TTFT, ITL or E2E goal.")
 
 
@@ -184,9 +185,11 @@ class BenchController(QObject):
         if job is None:
             return
         state = State.STOPPED if job.was_cancelled or is_closing else State.DONE
+        run = job.record(job.result(*self._names, self.goals, state))
+        if run is None and self.problem is None:
+            self.problem = UNMEASURED
         self._show(state)
         self._job = None
-        run = job.record(job.result(*self._names, self.goals, state))
         if run is not None:
             self._keep(run)
 

@@ -25,6 +25,7 @@ from PySide6.QtCore import Qt, Signal
 from PySide6.QtGui import QHideEvent, QShowEvent
 from PySide6.QtWidgets import QFileDialog, QSizePolicy, QStackedWidget, QWidget
 
+from app.bench import ladder_record
 from app.bench.export import SUFFIXES
 from app.bench.ladder_record import LadderResult
 from app.bench.ladder_record import export as export_ladder
@@ -258,6 +259,28 @@ class BenchPage(QWidget):
             self.bench.show_result(result)
             self.form.set_goals(result.goals)
         self.results.show_earlier(result)
+
+    def show_run(self, run: RunRecord) -> None:
+        """A stored sweep, search or ladder, as after its end."""
+        if self.bench.is_running:
+            self._book.say(ErrorInfo("A run is in progress.", "Open this one after it."))
+            return
+        self.wants_front.emit()
+        self._book.load([run], self._show_kept)
+
+    def _show_kept(self, found: list[Content]) -> None:
+        run = found[0].run
+        is_ladder = run.kind is Kind.LADDER
+        try:
+            result = ladder_record.from_run(run) if is_ladder else from_run(run)
+        except (KeyError, TypeError, ValueError) as error:
+            self._book.say(ErrorInfo(f"This run is damaged: {error}."))
+            return
+        if is_ladder != (self.form.mode is Mode.LADDER):
+            self.form.choose(Mode.LADDER if is_ladder else Mode.SWEEP)
+        self.bench.show_result(result)
+        if not is_ladder:
+            self.form.set_goals(result.goals)
 
     def _ask_export(self, result: Result | None) -> None:
         if result is None:

@@ -32,10 +32,10 @@ from app.features.runs.forms import FORMS, TITLES, FormFrame, PageStack
 from app.features.runs.job_forms import EvaluateJob, Offered, QuantizeJob
 from app.features.runs.jobs import LIVE, Jobs
 from app.features.runs.report_view import ReportView
-from app.features.runs.stored_view import Continue, StoredView
+from app.features.runs.stored_view import BENCHES, Continue, StoredView
 from app.features.runs.table import RunsTable
 from app.storage.report_store import ReportStore
-from app.storage.run_records import Kind, RunRecord
+from app.storage.run_records import Kind, RunRecord, State
 from app.storage.run_store import RunStore
 from app.storage.trash import Trash
 from app.window.commands import Command
@@ -54,7 +54,8 @@ LOSS = "Closing stops the job and discards the result."
 
 class RunsPage(QWidget):
     """`run_moved`, `run_over`: of the current job; `seen`: the page was shown or hidden.
-    `model_chosen(path)` to open a model, `compare_in_chat(report)`; `model_made(path)`.
+    `model_chosen(path)` to open a model, `compare_in_chat(report)`, `bench_wanted(RunRecord)` to
+    show it on the Bench page; `model_made(path)`.
     `commands_changed`: the state of a command may have changed. `models_changed`: the models
     to choose from have. `program_ends`: the window closes."""
 
@@ -66,6 +67,7 @@ class RunsPage(QWidget):
     model_chosen = Signal(str)
     model_made = Signal(str)
     compare_in_chat = Signal(object)
+    bench_wanted = Signal(object)
     rate_measured = Signal(str, float)  # method, units of work a second
     wants_front = Signal()
     program_ends = Signal()
@@ -193,11 +195,10 @@ class RunsPage(QWidget):
         report.open_wanted.connect(lambda s: self.model_chosen.emit(s.report.candidate.path))
         report.compare_wanted.connect(self.compare_in_chat)
         report.export_wanted.connect(lambda s: book.ask_export_report(s, self.window()))
-        report.delete_wanted.connect(lambda _: book.delete(self.table.selection))
 
     def _connect_stored(self, stored: StoredView) -> None:
         stored.again_wanted.connect(lambda run: self.show_form(run.kind))
-        stored.delete_wanted.connect(lambda run: self.book.delete([run]))
+        stored.bench_wanted.connect(self.bench_wanted)
 
     # For the window -----------------------------------------------------------------------------
 
@@ -315,3 +316,5 @@ class RunsPage(QWidget):
     def _on_opened(self, run: RunRecord) -> None:
         if run.kind in (Kind.COMPARE, Kind.BROADCAST) and run.cause:
             self.show_form(run.kind)
+        elif run.kind in BENCHES and run.details and run.state is not State.RUNNING:
+            self.bench_wanted.emit(run)

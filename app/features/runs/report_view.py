@@ -198,7 +198,6 @@ class ReportView(QFrame):
     open_wanted = Signal(object)
     compare_wanted = Signal(object)
     export_wanted = Signal(object)
-    delete_wanted = Signal(object)
 
     def __init__(self) -> None:
         super().__init__()
@@ -233,11 +232,10 @@ class ReportView(QFrame):
             "Copy command line", self.copy_command, "Copy the commands that reproduce this report"
         )
         self.export = act("Export…", self.export_wanted, "JSON, CSV or Markdown")
-        self.delete = act("Delete", self.delete_wanted, "Delete the report (can be undone)")
         self.compare.hide()
 
     def _arrange(self) -> None:
-        self.buttons = ButtonRows((self.open, self.compare, self.copy, self.export, self.delete))
+        self.buttons = ButtonRows((self.open, self.compare, self.copy, self.export))
         head = vbox(
             self.title, self.about, SPACE_1, self.buttons,
             spacing=SPACE_1, margins=(SPACE_4, SPACE_3, SPACE_4, SPACE_2),

@@ -1,4 +1,4 @@
-"""A stored comparison, broadcast or ladder, or a run that failed: verdict, figures, replies."""
+"""A stored comparison, broadcast or job of Bench, or a failed run: verdict, figures, replies."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 from PySide6.QtCore import Signal
 from PySide6.QtGui import QFont
-from PySide6.QtWidgets import QFrame, QStackedWidget, QWidget
+from PySide6.QtWidgets import QFrame, QWidget
 
 from app.bench import ladder_record
 from app.features.compare.broadcast_view import ReplyGrid
@@ -18,7 +18,7 @@ from app.features.compare.stored import comparison_of, replies_of
 from app.features.quantize.reports import when
 from app.features.runs.difference import difference
 from app.features.runs.difference_view import DifferenceGrid
-from app.features.runs.forms import FORMS
+from app.features.runs.forms import FORMS, PageStack
 from app.features.runs.ladder_figures import LadderFigures
 from app.features.runs.verdicts import verdict
 from app.storage.run_records import Kind, RunRecord
@@ -29,15 +29,18 @@ from widgets.theme.fonts import scaled
 from widgets.theme.theme import SPACE_2, SPACE_3, SPACE_4, ui_font
 
 Continue = Callable[[Reply, Any, str], None]
+BENCHES = (Kind.BENCH, Kind.LADDER)
+"""The runs of the Bench page."""
 BODY = 240
 """Least height of replies or a ladder at the default text size: below it, the whole run scrolls."""
 
 
 class StoredView(QFrame):
-    """`again_wanted(RunRecord)`: repeat it with other settings; `delete_wanted(RunRecord)`."""
+    """`again_wanted(RunRecord)`: repeat it with other settings; `bench_wanted(RunRecord)`: show all
+    its points."""
 
     again_wanted = Signal(object)
-    delete_wanted = Signal(object)
+    bench_wanted = Signal(object)
 
     def __init__(self, continue_chat: Continue) -> None:
         """`continue_chat(reply, side, model)` continues a reply as a chat."""
@@ -54,13 +57,13 @@ class StoredView(QFrame):
         self.again = button(
             "Run again…", lambda: self.again_wanted.emit(self._run), "Open its form"
         )
-        self.delete = button("Delete", lambda: self.delete_wanted.emit(self._run),
-                             "Delete the run (can be undone)")  # fmt: skip
+        self.bench = button("Open in Bench", lambda: self.bench_wanted.emit(self._run),
+                            "Table and curves of all points")  # fmt: skip
         self.prompts, self.columns = PromptTable(), Columns()
         self.prompts.chosen.connect(self._show_pair)
         self.columns.continued.connect(self._on_continue)
         self.grid = ReplyGrid(self._on_reply)
-        self._body = QStackedWidget()
+        self._body = PageStack()
         pairs = QWidget()
         vbox(self.prompts, (self.columns, 1), of=pairs)
         self._pairs, self.ladder, self._nothing = pairs, LadderFigures(), QWidget()
@@ -74,7 +77,7 @@ class StoredView(QFrame):
         )  # fmt: skip
         self.area = scroll_area(content, "Run")
         scroll_by_keys(self.area)
-        head = hbox((self.title, 1), self.again, self.delete)
+        head = hbox((self.title, 1), self.again, self.bench)
         margins = (SPACE_4, SPACE_3, SPACE_2, SPACE_3)
         vbox(head, (self.area, 1), of=self, margins=margins)
 
@@ -82,6 +85,7 @@ class StoredView(QFrame):
         self._run, self._comparison = run, None
         self.title.set_text(f"{run.kind.label}: {run.title}")
         self.again.setVisible(run.kind in FORMS)
+        self.bench.setVisible(run.kind in BENCHES and bool(run.details))
         self.about.set_text(when(run.created))
         self.verdict.setText(verdict(run))
         try:

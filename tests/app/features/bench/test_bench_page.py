@@ -13,6 +13,7 @@ from pytestqt.qtbot import QtBot
 
 from app.bench.ranking import nearest
 from app.bench.sweep import Point, Progress
+from app.features.bench.controller import UNMEASURED
 from app.features.bench.form import Mode
 from app.features.bench.page import BenchPage
 from app.main.application import Application
@@ -48,6 +49,37 @@ def test_a_sweep_fills_the_table_and_is_kept(qtbot: QtBot, page: BenchPage) -> N
     assert page.results.model.rowCount() == 2
     kept = [run for run in page._book.runs if run.kind is Kind.BENCH]
     assert [run.state for run in kept] == [State.DONE]
+
+
+def test_a_kept_sweep_is_opened_from_the_runs(
+    qtbot: QtBot, application: Application
+) -> None:
+    page = page_in_window(qtbot, application)
+    sweep(page, "concurrency", "1, 2")
+    wait_end(qtbot, page)
+    labels = [point.label for point in page.bench.result.points] if page.bench.result else []
+    (kept,) = (run for run in page._book.runs if run.kind is Kind.BENCH)
+    page.bench.result = None
+    application.window.show_widget(application.pages.runs)
+    runs = application.pages.runs
+    qtbot.waitUntil(lambda: kept.id in [run.id for run in runs.table.runs])
+    runs.table.choose(kept.id)
+    qtbot.waitUntil(lambda: runs.detail.currentWidget() is runs.detail.stored)
+    runs.detail.stored.bench.click()
+    qtbot.waitUntil(lambda: page.bench.result is not None and page.isVisible())
+    assert page.bench.result is not None and labels
+    assert [point.label for point in page.bench.result.points] == labels
+    assert page.results.model.rowCount() == 2
+
+
+def test_a_run_without_a_result_says_that_nothing_was_kept(
+    qtbot: QtBot, page: BenchPage
+) -> None:
+    sweep(page, "concurrency", "1")
+    page.bench.cancel()
+    wait_end(qtbot, page)
+    assert page.bench.problem == UNMEASURED
+    assert not [run for run in page._book.runs if run.kind is Kind.BENCH]
 
 
 def test_a_curve_of_an_older_record_has_every_second_percentile(

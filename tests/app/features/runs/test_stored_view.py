@@ -38,3 +38,21 @@ def test_a_run_scrolls_where_it_does_not_fit(qtbot: QtBot) -> None:
     view.resize(520, 2000)
     qtbot.waitUntil(lambda: bar.maximum() == 0)
     assert view.grid.height() > scaled(BODY)  # and takes what is left
+
+
+def test_a_sweep_ends_with_its_figures(qtbot: QtBot) -> None:
+    """Without the room that replies or a ladder of another run would take."""
+    figures = {"ttft": Measured(0.25), "itl": Measured(0.02)}
+    run = RunRecord("1", Kind.BENCH, "m", "INT8", "2026-01-02T03:04:05+00:00",
+                    (RunSide("8", figures),), details={"answer": "8 is the fastest."})  # fmt: skip
+    view = StoredView(lambda reply, side, model: None)
+    qtbot.addWidget(view)
+    view.resize(700, view.table.minimumSizeHint().height() + 260)
+    view.show_run(run)
+    view.show()
+    content = view.area.widget()
+    assert view._body.minimumSizeHint().height() <= 0
+    assert content.minimumSizeHint().height() < view.table.minimumSizeHint().height() + 150
+    with qtbot.waitSignal(view.bench_wanted) as wanted:
+        view.bench.click()
+    assert wanted.args == [run]
