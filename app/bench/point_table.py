@@ -99,8 +99,8 @@ def heads(result: BenchResult) -> list[str]:
 
 
 def cells(point: Point, result: BenchResult) -> list[str]:
-    """The row of a point: "47.1 ±1.2" with its 95 % interval; "45.0 (-4.5 %)" as predicted, with
-    the prediction's error."""
+    """The row of a point: "47.1 ±1.2" with its 95 % interval; "45.0 (error -4.5 %)" as
+    predicted, with the prediction's error."""
     row = [value_words(name, value) for name, value in point.settings.items()]
     if _has_predictions(result):
         row += [text for _, text in predictions(point, result)]
@@ -144,7 +144,7 @@ def predictions(point: Point, result: BenchResult) -> list[tuple[str, str]]:
         level = level_of(point.predicted, key, statistic) if point.predicted else None
         measured, text = figure_of(point, key, statistic), _cell(level, None)
         if level is not None and measured:
-            text += f" ({change_text(level / measured - 1)})"
+            text += f" (error {change_text(level / measured - 1)})"
         found.append((f"Predicted {title}", text))
     return found
 

@@ -54,7 +54,7 @@ LESSONS = (
     Lesson(
         "queue",
         "Why the first token waits",
-        "8 concurrent requests, and all of them run.",
+        "8 requests in flight, all of them running.",
         (_batch_limit(8, 2),),
         ("ttft",),
         "6 of 8 requests wait for a batch slot before their prefill starts. "
@@ -64,7 +64,7 @@ LESSONS = (
     Lesson(
         "batching",
         "What batching costs and gives",
-        "8 concurrent requests, and one of them runs.",
+        "8 requests in flight, one runs at a time.",
         (_batch_limit(1, 8),),
         ("itl", "output"),
         "A step reads the weights once and computes a token for each running request. "

@@ -205,8 +205,8 @@ class Expected(NamedTuple):
 
     @property
     def words(self) -> str:
-        source = "measured" if self.is_measured else "estimated"
-        return f"about {rough_duration(self.seconds)} ({source})"
+        source = "as measured before" if self.is_measured else "estimated"
+        return f"{rough_duration(self.seconds)} ({source})"
 
 
 class SwitchTimes:

@@ -33,7 +33,7 @@ class LivePrecision(QWidget):
             self.weights.addItem(str(value), value)
         self.weights.activated.connect(self._on_chosen)
         self.note = ElidedLine("text_muted")
-        title = label("Open model: weights", "small")
+        title = label("Weights of the open model", "small")
         title.setBuddy(self.weights)
         hbox(title, self.weights, (self.note, 1), of=self)
         for changed in (guide.changed, bridge.state_changed, bridge.loaded, bridge.load_failed):

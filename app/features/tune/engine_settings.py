@@ -357,7 +357,7 @@ class EngineSettingsPanel(QWidget):
         if sent.change is not Change.RELOAD or self.model.applied is None:
             return "Rebuilding the KV cache; requests pause and resume."
         expected = self.precision.expected(resolved(self.model.applied, sent.changes))
-        takes = f" Expected time: {expected.words}." if expected is not None else ""
+        takes = f" Takes {expected.words}." if expected is not None else ""
         return f"Reloading the model; requests pause and resume.{takes}"
 
     @property

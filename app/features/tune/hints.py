@@ -217,8 +217,8 @@ class Hints:
         budget = s.model.token_budget
         if budget is not None and budget.tokens == s.config.max_num_batched_tokens:
             measured = (
-                f"Auto: {budget.tokens:,} tokens of a new prompt took "
-                f"{duration_text(budget.seconds)} at load (limit {duration_text(budget.limit_s)})"
+                f"Auto: a {budget.tokens:,}-token prefill chunk takes "
+                f"{duration_text(budget.seconds)} (limit {duration_text(budget.limit_s)})"
             )
             if (limit := prompt_tokens(budget)) > budget.tokens:
                 most = counted(limit, "token")
