@@ -100,10 +100,10 @@ class Pause:
 def memory_words(
     before: MemoryPlan, before_block: int, after: MemoryPlan, after_block: int
 ) -> str:
-    """ "Memory 620 MiB → 580 MiB · KV cache 6,480 → 12,960 tokens". The block sizes are in
-    tokens."""
+    """ "Model and KV cache 620 → 580 MiB · KV cache 6,480 → 12,960 tokens": weights, activations
+    and KV cache, without the rest of the process. The block sizes are in tokens."""
     now, then = before.num_blocks * before_block, after.num_blocks * after_block
-    words = f"Memory {bytes_text(before.predicted)} → {bytes_text(after.predicted)}"
+    words = f"Model and KV cache {bytes_text(before.predicted)} → {bytes_text(after.predicted)}"
     if before.host_layers or after.host_layers:
         in_ram = (bytes_text(plan.host_predicted) for plan in (before, after))
         words += f", in RAM {' → '.join(in_ram)}"
