@@ -42,6 +42,7 @@ _CAUSES = {
     Cause.BATCH: "larger batch",
     Cause.UNKNOWN: "slow step",
 }
+CAPTION = "Top: time to first token, by stage. Below: gaps between tokens."
 HINT = "Hover over a gap or use the arrow keys. T: table of values."
 
 
@@ -75,7 +76,8 @@ class LatencyView(QWidget):
         tip = "Show all phases and gaps in a table (T)"
         self.show_table = button("Table of values…", self.chart.show_table, tip, "link")
         buttons = ButtonRows((self.show_table, self.show_step))
-        vbox(self.gaps, self.chart, self.legend, self.line, buttons, of=self)
+        caption = wrapped("small", CAPTION)
+        vbox(self.gaps, caption, self.chart, self.legend, self.line, buttons, of=self)
         theme_notifier().changed.connect(self._fit)
         self._fit()
 
