@@ -30,7 +30,7 @@ def runs_text(points: Sequence[Point], rounds: int, state: State) -> str:
 
 
 def uncertain_text(point: Point, goals: Goals) -> str:
-    """ "Uncertain: the 95 % interval of ITL p99 (46 ms ±9.1 ms) exceeds the goal." of
+    """ "Uncertain: the 95 % interval of ITL p99 (46 ms ±9.1 ms) goes beyond the goal." of
     latencies that meet their goals."""
     found = []
     for name, limit in goals.limits.items():
@@ -43,7 +43,7 @@ def uncertain_text(point: Point, goals: Goals) -> str:
             found.append(f"{NAMES[name]} p{goals.percentile} ({ms})")
     if not found:
         return ""
-    return f"Uncertain: the 95 % interval of {', '.join(found)} exceeds the goal."
+    return f"Uncertain: the 95 % interval of {', '.join(found)} goes beyond the goal."
 
 
 def reached(points: Sequence[Point]) -> list[Point]:

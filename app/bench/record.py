@@ -58,10 +58,22 @@ class BenchResult:
         best = self.best
         doubt = ""
         if best is not None:
-            ties = tied_text(best, reached(self.points), self.goals, self.objective)
-            doubt = " ".join(filter(None, (uncertain_text(best, self.goals), ties)))
+            points = reached(self.points)
+            ties = tied_text(best, points, self.goals, self.objective)
+            uncertain = uncertain_text(best, self.goals)
+            if uncertain and (safe := self._certain(points)) is not None:
+                uncertain += f" {safe.label} meets it certainly."
+            doubt = " ".join(filter(None, (uncertain, ties)))
         more = unreached_text(self.points), runs_text(self.points, self.rounds, self.state)
         return " ".join(filter(None, (text, doubt, *more, engines, self.machine)))
+
+    def _certain(self, points: Sequence[Point]) -> Point | None:
+        """The best of the points that meet the goals with their whole intervals."""
+        certain = [
+            point for point in points
+            if len(point.rounds) > 1 and not uncertain_text(point, self.goals)
+        ]  # fmt: skip
+        return best_under(certain, self.goals, self.objective)
 
     @property
     def machine(self) -> str:
