@@ -7,7 +7,7 @@ from typing import Any
 
 from PySide6.QtCore import Signal
 from PySide6.QtGui import QFont
-from PySide6.QtWidgets import QFrame, QWidget
+from PySide6.QtWidgets import QFrame, QStackedWidget, QWidget
 
 from app.bench import ladder_record
 from app.features.compare.broadcast_view import ReplyGrid
@@ -18,7 +18,7 @@ from app.features.compare.stored import comparison_of, replies_of
 from app.features.quantize.reports import when
 from app.features.runs.difference import difference
 from app.features.runs.difference_view import DifferenceGrid
-from app.features.runs.forms import FORMS, PageStack
+from app.features.runs.forms import FORMS
 from app.features.runs.ladder_figures import LadderFigures
 from app.features.runs.verdicts import verdict
 from app.storage.run_records import Kind, RunRecord
@@ -63,16 +63,16 @@ class StoredView(QFrame):
         self.prompts.chosen.connect(self._show_pair)
         self.columns.continued.connect(self._on_continue)
         self.grid = ReplyGrid(self._on_reply)
-        self._body = PageStack()
+        self._body = QStackedWidget()
         pairs = QWidget()
         vbox(self.prompts, (self.columns, 1), of=pairs)
-        self._pairs, self.ladder, self._nothing = pairs, LadderFigures(), QWidget()
-        for widget in (pairs, self.grid, self.ladder, self._nothing):
+        self._pairs, self.ladder, self._rest = pairs, LadderFigures(), QWidget()
+        for widget in (pairs, self.grid, self.ladder):
             self._body.addWidget(widget)
         content = QWidget()
         content.setProperty("bare", True)
         vbox(
-            self.about, self.verdict, self.table, SPACE_2, (self._body, 1),
+            self.about, self.verdict, self.table, SPACE_2, (self._body, 1), (self._rest, 1),
             of=content, margins=(0, 0, SPACE_2, 0),
         )  # fmt: skip
         self.area = scroll_area(content, "Run")
@@ -89,18 +89,22 @@ class StoredView(QFrame):
         self.about.set_text(when(run.created))
         self.verdict.setText(verdict(run))
         try:
-            body = self._show_details(run) if run.details else self._nothing
+            body = self._show_details(run) if run.details else None
         except (KeyError, TypeError, ValueError) as error:
-            body = self._nothing
+            body = None
             self.verdict.setText(f"The details of this run are damaged: {error!r}.")
-        self._body.setCurrentWidget(body)
-        self._body.setMinimumHeight(0 if body is self._nothing else scaled(BODY))
+        if body is not None:
+            self._body.setCurrentWidget(body)
+        self._body.setVisible(body is not None)  # else as high as the replies of other runs
+        self._rest.setVisible(body is None)
+        self._body.setMinimumHeight(scaled(BODY))
         self.table.show_difference(difference([run]))
         self.table.setVisible(bool(run.sides) and body is not self.ladder)  # which has its own
         self.area.verticalScrollBar().setValue(0)
 
-    def _show_details(self, run: RunRecord) -> QWidget:
-        """Replies or a ladder. Raises KeyError, TypeError or ValueError for damaged details."""
+    def _show_details(self, run: RunRecord) -> QWidget | None:
+        """Replies or a ladder; None of other kinds. Raises KeyError, TypeError or ValueError for
+        damaged details."""
         if run.kind is Kind.COMPARE:
             self._show_comparison(comparison_of(run))
             return self._pairs
@@ -110,7 +114,7 @@ class StoredView(QFrame):
         if run.kind is Kind.LADDER:
             self.ladder.show_result(ladder_record.from_run(run))
             return self.ladder
-        return self._nothing
+        return None
 
     def _show_comparison(self, comparison: Comparison) -> None:
         self._comparison = comparison

@@ -50,9 +50,9 @@ def test_a_sweep_ends_with_its_figures(qtbot: QtBot) -> None:
     view.resize(700, view.table.minimumSizeHint().height() + 260)
     view.show_run(run)
     view.show()
-    content = view.area.widget()
-    assert view._body.minimumSizeHint().height() <= 0
-    assert content.minimumSizeHint().height() < view.table.minimumSizeHint().height() + 150
+    qtbot.waitUntil(lambda: view.area.widget().height() <= view.area.viewport().height())
+    assert view.area.verticalScrollBar().maximum() == 0
+    assert view.table.geometry().bottom() < view.area.viewport().height()
     with qtbot.waitSignal(view.bench_wanted) as wanted:
         view.bench.click()
     assert wanted.args == [run]
