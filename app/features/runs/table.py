@@ -212,10 +212,14 @@ class RunsTable(QWidget):
     def _widths(self) -> dict[int, int]:
         """Columns grow with their texts before the verdict, which is a sentence, has the rest, and
         are no wider than these where there is too little room."""
-        widths = {column: scaled(width) for column, width in WIDTHS.items()}
-        room = self.view.horizontalHeader().width() - scaled(LEAST_VERDICT) - sum(widths.values())
+        header = self.view.horizontalHeader()
+        heading = header.sectionSizeHint  # no column is narrower
+        widths = {column: max(scaled(width), heading(column)) for column, width in WIDTHS.items()}
+        verdict = max(scaled(LEAST_VERDICT), heading(VERDICT))
+        room = header.width() - verdict - sum(widths.values())
         for column in (RESULT, PRECISION, MODEL):
-            more = self.view.sizeHintForColumn(column) - widths[column]
+            least = max(self.view.sizeHintForColumn(column), heading(column))
+            more = least - widths[column]
             more = min(room, max(more, 0)) if room > 0 else max(room, min(more, 0))
             widths[column] += more
             room -= more

@@ -8,6 +8,7 @@ from pytestqt.qtbot import QtBot
 
 from app.features.runs.table import (
     LEAST_VERDICT,
+    MODEL,
     PRECISION,
     RESULT,
     VERDICT,
@@ -17,6 +18,7 @@ from app.features.runs.table import (
 )
 from app.storage.run_records import Kind, RunRecord, State
 from widgets.controls.layouts import vbox
+from widgets.theme.fonts import scaled
 
 LONG = "INT4 weights (groups of 128), KV INT8"
 CAUSE = "The device ran out of memory at layer 12."
@@ -51,13 +53,17 @@ def test_columns_give_what_their_texts_do_not_need(qtbot: QtBot) -> None:
     table, page = RunsTable(), QWidget()
     vbox(table.filters, table, of=page)
     qtbot.addWidget(page)
-    page.resize(sum(WIDTHS.values()) + LEAST_VERDICT, 300)
+    page.resize(scaled(sum(WIDTHS.values()) + LEAST_VERDICT), 300)
     page.show()
     run = RunRecord("1", Kind.BROADCAST, "Qwen3-0.6B", "FP32", "2026-03-01T10:00:00")
     table.show_runs([run], ())
-    assert table.view.columnWidth(PRECISION) >= WIDTHS[PRECISION] - 24  # of frame and scroll bar
-    page.resize(page.width() - 100, 300)
-    view = table.view
+    less = 24  # of frame and scroll bar
+    assert table.view.columnWidth(PRECISION) >= scaled(WIDTHS[PRECISION]) - less
+    view, header = table.view, table.view.horizontalHeader()
+    least = lambda n: max(view.sizeHintForColumn(n), header.sectionSizeHint(n))  # by the style
+    spare = sum(view.columnWidth(n) - least(n) for n in (RESULT, PRECISION, MODEL))
+    assert spare > less
+    page.resize(page.width() - (spare - less) // 2, 300)
     qtbot.waitUntil(lambda: view.horizontalScrollBar().maximum() == 0, timeout=3000)
     assert view.columnWidth(PRECISION) >= view.sizeHintForColumn(PRECISION)
-    assert view.columnWidth(WHEN) == WIDTHS[WHEN]
+    assert view.columnWidth(WHEN) == scaled(WIDTHS[WHEN])
