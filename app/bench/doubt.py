@@ -60,7 +60,7 @@ def unreached_text(points: Sequence[Point]) -> str:
     if len(reached(points)) == len(points):
         return ""
     most = counted(_most_concurrent(points) or 0, "request")
-    return f"At most {most} ran concurrently, so higher limits were not tested: raise Concurrency."
+    return f"At most {most} ran concurrently, so higher limits were not tested: raise the load."
 
 
 def _most_concurrent(points: Sequence[Point]) -> int | None:

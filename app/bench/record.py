@@ -51,29 +51,27 @@ class BenchResult:
     @property
     def answer(self) -> str:
         """Which point meets the goals, and how far that can be trusted; how engines differ."""
-        text = answer(reached(self.points), self.goals, self.objective)
+        points = reached(self.points)
+        text = answer(points, self.goals, self.objective)
         engines = engines_in_words(self.points)
         if not text or not self.goals.limits:
             return " ".join(filter(None, (engines or text, self.machine)))
-        best = self.best
-        doubt = ""
-        if best is not None:
-            points = reached(self.points)
+        more = [unreached_text(self.points), runs_text(self.points, self.rounds, self.state)]
+        if (best := self.best) is not None:
             ties = tied_text(best, points, self.goals, self.objective)
-            uncertain = uncertain_text(best, self.goals)
-            if uncertain and (safe := self._certain(points)) is not None:
-                uncertain += f" {safe.label} meets it certainly."
-            doubt = " ".join(filter(None, (uncertain, ties)))
-        more = unreached_text(self.points), runs_text(self.points, self.rounds, self.state)
-        return " ".join(filter(None, (text, doubt, *more, engines, self.machine)))
+            more = [self._doubt(best, points), ties, *more]
+        return " ".join(filter(None, (text, *more, engines, self.machine)))
 
-    def _certain(self, points: Sequence[Point]) -> Point | None:
-        """The best of the points that meet the goals with their whole intervals."""
-        certain = [
-            point for point in points
-            if len(point.rounds) > 1 and not uncertain_text(point, self.goals)
-        ]  # fmt: skip
-        return best_under(certain, self.goals, self.objective)
+    def _doubt(self, best: Point, points: Sequence[Point]) -> str:
+        """Of a best point whose interval goes beyond a goal; with the best one of those whose
+        intervals do not."""
+        text = uncertain_text(best, self.goals)
+        if not text:
+            return ""
+        repeated = [point for point in points if len(point.rounds) > 1]
+        certain = [point for point in repeated if not uncertain_text(point, self.goals)]
+        safe = best_under(certain, self.goals, self.objective)
+        return text if safe is None else f"{text} Within the goals at 95 %: {safe.label}."
 
     @property
     def machine(self) -> str:

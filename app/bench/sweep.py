@@ -51,10 +51,13 @@ above the p99 between them."""
 
 def columns_for(goals: Goals) -> tuple[tuple[str, str, str, str], ...]:
     """`COLUMNS` with the percentile of the goals: what meets them can be seen in the table."""
-    end_to_end = f"p{goals.percentile}" if goals.e2el is not None else "p50"
     found = []
     for key, statistic, title, unit in COLUMNS:
-        own = {"p99": goals.tail}.get(statistic, end_to_end if key == "e2e_ms" else statistic)
+        own = statistic
+        if statistic == "p99":
+            own = goals.tail
+        elif key == "e2e_ms" and goals.e2el is not None:
+            own = f"p{goals.percentile}"
         found.append((key, own, title.replace(statistic, own) if statistic else title, unit))
     return tuple(found)
 

@@ -116,7 +116,7 @@ class FigureTable(QTableView, Generic[T]):
             self.horizontalHeader().setSectionResizeMode(last, modes.Stretch)
 
     def limit_height(self, is_limited: bool) -> None:
-        """No higher than its rows: what is above or below it has the rest."""
+        """Limit the height to that of the rows; its neighbours take the rest."""
         self._is_limited = is_limited
         self.updateGeometries()
 
@@ -142,11 +142,6 @@ class FigureTable(QTableView, Generic[T]):
         row = self._row_of(of)
         if row is not None:
             self.scrollTo(self.figures.index(row, 0))
-
-    def height_of(self, num_rows: int) -> int:
-        """Pixels of the heading and so many rows."""
-        rows = num_rows * self.rowHeight(0)
-        return self.horizontalHeader().sizeHint().height() + rows + 4 * self.frameWidth()
 
     def _row_of(self, of: T) -> int | None:
         rows = range(self.figures.rowCount())

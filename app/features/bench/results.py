@@ -39,7 +39,6 @@ CHARTS = (("itl", "ITL"), ("ttft", "TTFT"), ("e2el", "E2E"))
 AGAINST, PERCENTILES, TIMELINE = "throughput", "percentiles", "timeline"
 LATENCY, MEMORY = "pareto latency", "pareto memory"
 LEAST_STACKED = 420
-LEAST_ROWS = 3
 _KEYS = {"itl": "itl_ms", "ttft": "ttft_ms", "e2el": "e2e_ms"}
 ENGINE_CHANGE = "Change from the first engine at the same load, with its 95 % confidence interval"
 CHANGE = "Change from the earlier run, with its 95 % confidence interval over the repetitions"
@@ -125,7 +124,7 @@ class ResultsView(QFrame):
         if self._split.orientation() is Qt.Orientation.Horizontal:
             half = rows = self._split.width() // 2
         else:
-            rows = min(half, self.table.height_of(max(LEAST_ROWS, self.model.rowCount())))
+            rows = min(half, self.table.maximumHeight())
         self._split.setSizes([rows, 2 * half - rows])
 
     def show_result(self, result: BenchResult | None) -> None:
