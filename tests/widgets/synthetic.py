@@ -129,3 +129,9 @@ def load_run(end: float, seconds: float, every: float = 0.1) -> Iterator[EngineS
             ttft=tuple(Sample(at, ms / 1e3) for ms in ttft_ms),
             itl=tuple(Sample(at, ms / 1e3) for ms in itl_ms),
         )  # fmt: skip
+
+
+def feed(view: Any, snapshot: EngineSnapshot) -> None:
+    """Give a view a snapshot, and its clock's next beat at once."""
+    view.update_snapshot(snapshot)
+    view._clock.beat.emit()

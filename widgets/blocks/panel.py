@@ -61,6 +61,7 @@ class BlocksPanel(QFrame):
         self._snapshot: EngineSnapshot | None = None
         self._is_stored_only = False  # which blocks are in use is not reported
         self._clock = clock
+        clock.beat.connect(self._on_beat)
         self._details: BlockDetails | None = None
         self._ask = QTimer(self)
         self._ask.setSingleShot(True)
@@ -108,8 +109,10 @@ class BlocksPanel(QFrame):
         self._empty.setText(EMPTY_TEXT)
         self._stack.setCurrentWidget(self.map)
         self.map.update_blocks(snapshot.blocks)
-        due = self._clock.shows(snapshot.time, is_idle=not snapshot.num_running)
-        if due and self.isVisible():
+        self._clock.take_snapshot()
+
+    def _on_beat(self) -> None:
+        if self.isVisible():
             self._show_text()
 
     def showEvent(self, event: QShowEvent) -> None:

@@ -61,7 +61,7 @@ class LiveCharts(QWidget):
         self.marks = marks or MarkLog(self)
         self.group = ChartGroup(cursor, parent=self)
         self._kept_at = self._stretch_began = -math.inf
-        self._fullest = 0.0
+        self._was_idle, self._fullest = True, 0.0
         self._not_reported: dict[str, str] = {}  # chart: note
         now = store.time.now
         self.memory = _memory_chart(self.clock, now)
@@ -152,14 +152,15 @@ class LiveCharts(QWidget):
     def update_snapshot(self, snapshot: EngineSnapshot) -> None:
         """Append what is new in a snapshot. Draws nothing."""
         at = snapshot.time
-        self.clock.shows(at, is_idle=not snapshot.num_running)
+        self.clock.take_snapshot()
         self._add_steps(snapshot.steps)
         self.ttft.add_samples(snapshot.ttft)
         self.itl.add_samples(snapshot.itl)
         self.tokens.request_redraw()
-        if at - self._kept_at < _GAUGE_INTERVAL_S and snapshot.num_running:
+        is_idle = not snapshot.num_running
+        if at - self._kept_at < _GAUGE_INTERVAL_S and is_idle == self._was_idle:
             return
-        self._kept_at = at
+        self._kept_at, self._was_idle = at, is_idle
         self._note_missing(snapshot)
         missing = snapshot.missing
         if Part.MEMORY not in missing:

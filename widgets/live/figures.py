@@ -55,6 +55,7 @@ def draw_sparkline(
 
 
 StateKind = Literal["idle", "busy", "loading", "error"]
+State = tuple[str, StateKind]
 
 LATENCY_SPAN = f"over {duration_text(SPAN_S)} or since the last change"
 
@@ -229,7 +230,7 @@ def device_text(snapshot: EngineSnapshot) -> str:
     return ", ".join(filter(None, (device, words)))
 
 
-def state_text(snapshot: EngineSnapshot) -> tuple[str, StateKind]:
+def state_text(snapshot: EngineSnapshot) -> State:
     """Running, waiting and preempted requests."""
     running, waiting = snapshot.num_running, snapshot.num_waiting
     preempted = sum(one.state is RequestState.PREEMPTED for one in snapshot.requests)

@@ -26,6 +26,7 @@ from widgets.live.figures import (
     EMPTY,
     FIGURES,
     Figure,
+    State,
     StateKind,
     changes_by_itself,
     device_text,
@@ -75,8 +76,8 @@ class StatStrip(QFrame):
         self.setAccessibleName("Engine status")
         self._title, self._place = "No model", ""
         self._model = ("No model", "", "")
-        self._state = "Open a model to start"
-        self._kind: StateKind = "idle"
+        self._state: State = ("Open a model to start", "idle")
+        self._shown: State = self._state
         self._values = dict.fromkeys((one.key for one in FIGURES), EMPTY)
         self._templates = {one.key: one.template for one in FIGURES}
         self._dirty = True
@@ -113,7 +114,7 @@ class StatStrip(QFrame):
 
     def set_state(self, text: str, kind: StateKind = "idle") -> None:
         """The second line: a dot in the colour of `kind`, and a text."""
-        self._state, self._kind = text, kind
+        self._state = self._shown = text, kind
         self._request_redraw()
 
     def update_snapshot(self, snapshot: EngineSnapshot) -> None:
@@ -122,8 +123,8 @@ class StatStrip(QFrame):
         size = bytes_text(model.weights_bytes) if model.weights_bytes else ""
         precision = _joined(size, precision_text(snapshot))
         self.set_model(model.name, precision, device_text(snapshot))
-        self.set_state(*state_text(snapshot))
-        self.clock.shows(snapshot.time, is_idle=not snapshot.num_running)
+        self._state = state_text(snapshot)
+        self.clock.take_snapshot()
 
     def clear(self) -> None:
         """Reset: no model is loaded."""
@@ -135,13 +136,13 @@ class StatStrip(QFrame):
         return self._title
 
     @property
-    def state(self) -> tuple[str, StateKind]:
-        return self._state, self._kind
+    def state(self) -> State:
+        return self._state
 
     def text(self) -> str:
         """The whole strip as text for screen readers."""
         figures = [self._words(one) for one in FIGURES]
-        return "; ".join([self._title, self._state, *figures])
+        return "; ".join([self._title, self._shown[0], *figures])
 
     def _words(self, one: Figure) -> str:
         value = self._values[one.key]
@@ -164,10 +165,11 @@ class StatStrip(QFrame):
         return self._dirty or changes_by_itself(self._values)
 
     def redraw(self) -> None:
-        """Update the figures at a beat of the clock, a new state at once; paint what changed."""
+        """Update figures and a snapshot's state at a beat of the clock; paint what changed."""
         before = self._values, self._drawn_lines
         if self.clock.is_beat:
             self._dirty = False
+            self._shown = self._state
             self._values = header_values(self.store, self.store.time.now())
             self._drawn_lines = self.store.trends.newest
             for key, value in self._values.items():
@@ -206,8 +208,8 @@ class StatStrip(QFrame):
         else:
             width = SPACE_2 + self.switch.width_of(self._title)
         if width <= right or not device:
-            return self._title, self._state
-        return _joined(self._place, *model), _joined(self._state, device)
+            return self._title, self._shown[0]
+        return _joined(self._place, *model), _joined(self._shown[0], device)
 
     # Layout and painting ----------------------------------------------------------------------
 
@@ -293,7 +295,7 @@ class StatStrip(QFrame):
             place = QRectF(x, row.center().y() - metrics.height() / 2, right - x, metrics.height())
             painter.drawText(place, Qt.AlignmentFlag.AlignVCenter, text)
         painter.setPen(Qt.PenStyle.NoPen)
-        painter.setBrush(table.color(f"state_{self._kind}"))
+        painter.setBrush(table.color(f"state_{self._shown[1]}"))
         painter.drawEllipse(QRectF(left, lower.center().y() - _DOT / 2, _DOT, _DOT))
 
     def _draw_figure(self, painter: QPainter, one: Figure, rect: QRectF) -> None:
@@ -323,7 +325,7 @@ class StatStrip(QFrame):
         if event.type() == QEvent.Type.ToolTip and isinstance(event, QHelpEvent):
             tip = next(
                 (self._tip(f) for f, place in self.shown_figures() if place.contains(event.pos())),
-                f"{self._title}\n{self._state}",
+                f"{self._title}\n{self._shown[0]}",
             )  # fmt: skip
             QToolTip.showText(event.globalPos(), tip, self)
             return True

@@ -14,7 +14,7 @@ from statistics import median
 from typing import Protocol
 
 import shiboken6
-from PySide6.QtCore import QObject, Qt, QTimer
+from PySide6.QtCore import QObject, Qt, QTimer, Signal
 from PySide6.QtGui import QRegion
 
 _ACCOUNT_S = 5.0  # the account covers this long
@@ -48,12 +48,16 @@ def _is_seen(member: Redrawable) -> bool:
 class RedrawClock(QObject):
     """Calls `redraw` of its visible members at most `rate_hz` times a second.
 
-    Figures that are read change less often, at its beats, and all of them with the same snapshot:
-    header, labels of charts, and texts of views. A beat is drawn at once.
+    Figures that are read change less often, at its beats, and all of them with the same snapshot,
+    the newest: header, labels of charts, and texts of views (by the signal `beat`). A beat is drawn
+    at once.
 
     The rate drops as far as needed to stay within `budget_ms_per_s`, but not below one redraw a
     second. The timer runs only while a visible member wants a redraw: call `wake` when there is
     something new."""
+
+    beat = Signal()
+    """Texts change now: show those of the newest snapshot."""
 
     def __init__(
         self, rate_hz: float = 4.0, budget_ms_per_s: float = 8.0, parent: QObject | None = None
@@ -72,7 +76,7 @@ class RedrawClock(QObject):
         self._due: deque[Redrawable] = deque()  # of this round, not drawn yet
         self.is_beat = True
         """Whether figures may change: False only within a redraw between two beats."""
-        self._shown_time = self._beat_at = -math.inf
+        self._beat_at = -math.inf
         self._ticked_at = 0.0
         self._beat = QTimer(self)
         self._beat.setSingleShot(True)
@@ -114,19 +118,16 @@ class RedrawClock(QObject):
         if member in self._unseen:
             self.wake()
 
-    def shows(self, at: float, *, is_idle: bool) -> bool:
-        """Whether figures become those of the snapshot of engine time `at`: about twice a second,
-        and always where the engine idles. Whoever asks about a snapshot gets the same answer."""
-        pace = max(BEAT_S, 0.9e-3 * self.interval_ms)
-        if at != self._shown_time and (is_idle or not 0 < at - self._shown_time < pace):
-            self._shown_time = at
-            if not self._beat.isActive():  # when all have taken the snapshot
-                since = time.perf_counter() - self._beat_at  # less, where a recording plays faster
-                self._beat.start(round(1e3 * max(0.0, 0.9 * BEAT_S - since)))
-        return at == self._shown_time
+    def take_snapshot(self) -> None:
+        """There is a new snapshot: a beat follows when all have taken it, about twice a second."""
+        if not self._beat.isActive():
+            pace = max(BEAT_S, 0.9e-3 * self.interval_ms)
+            since = time.perf_counter() - self._beat_at
+            self._beat.start(round(1e3 * max(0.0, pace - since)))
 
     def _draw_beat(self) -> None:
         """Draw, and let the next tick be later by as much as this one is early."""
+        self.beat.emit()
         early_ms = self.interval_ms - round((time.perf_counter() - self._ticked_at) * 1e3)
         self._beat_at = -math.inf
         self._tick()

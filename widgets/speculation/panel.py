@@ -204,6 +204,7 @@ class SpeculationPanel(QFrame):
         self.setAccessibleName("Speculative decoding")
         self._time = EngineTime()
         self._clock = clock
+        clock.beat.connect(self._on_beat)
         self._reported: SpeculationSnapshot | None = None  # a server's previous counts
         self._latest: SpeculationSnapshot | None = None
         self.chart = TimeChart(
@@ -266,15 +267,16 @@ class SpeculationPanel(QFrame):
             self._add_point(snapshot)
         else:
             self._add_reported(snapshot.time, figures)
-        due = self._clock.shows(snapshot.time, is_idle=not snapshot.num_running)
-        if due and self.isVisible():
-            self._show(figures)
+        self._clock.take_snapshot()
+
+    def _on_beat(self) -> None:
+        if self._latest is not None and self.isVisible():
+            self._show(self._latest)
 
     def showEvent(self, event: QShowEvent) -> None:
         """What came while it was hidden: an idle engine sends no more."""
         super().showEvent(event)
-        if self._latest is not None:
-            self._show(self._latest)
+        self._on_beat()
 
     def clear(self) -> None:
         self.chart.clear()

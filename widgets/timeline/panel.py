@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from PySide6.QtCore import Qt, QTimer
+from PySide6.QtCore import Qt
 from PySide6.QtGui import QResizeEvent, QShowEvent
 from PySide6.QtWidgets import QFrame, QWidget
 
@@ -14,7 +14,7 @@ from widgets.controls.layouts import button, centered, hbox, stack, vbox
 from widgets.controls.lines import ElidedLine
 from widgets.controls.swatches import Swatch, Swatches, of
 from widgets.controls.text import not_reported_text
-from widgets.plot.clock import BEAT_S, RedrawClock
+from widgets.plot.clock import RedrawClock
 from widgets.plot.painted import NONE
 from widgets.theme.fonts import scaled
 from widgets.theme.theme import SPACE_1, SPACE_2, SPACE_3
@@ -55,8 +55,7 @@ class TimelinePanel(QFrame):
         self.view.followed.connect(self._show_following)
         self._clock = clock
         # the steps after the last beat, where a long step follows and no snapshot comes meanwhile
-        self._late = QTimer(self, singleShot=True, interval=round(2e3 * BEAT_S))
-        self._late.timeout.connect(self._show_text)
+        clock.beat.connect(self._on_beat)
         self._is_idle = False
         self._expired = ""  # why the step that was asked for is not shown
         self._explain: Callable[[StepRecord], str] = lambda step: ""
@@ -113,13 +112,11 @@ class TimelinePanel(QFrame):
             self._stack.setCurrentWidget(self._shown)
         self.view.changed()
         self._is_idle = not snapshot.num_running + snapshot.num_waiting
-        due = self._clock.shows(snapshot.time, is_idle=not snapshot.num_running)
-        if not self.isVisible():
-            return
-        if due:
+        self._clock.take_snapshot()
+
+    def _on_beat(self) -> None:
+        if self.isVisible():
             self._show_text()
-        elif not self._late.isActive():
-            self._late.start()
 
     def rest(self) -> None:
         """The model was closed: no snapshot follows."""
@@ -156,7 +153,6 @@ class TimelinePanel(QFrame):
 
     def _show_text(self) -> None:
         """Of the newest step, and of the one pointed at, else the chosen one."""
-        self._late.stop()
         history, at = self.view.history, self.view.pointed_index
         at = self.view.chosen_index if at == NONE else at
         if history.end == history.first:

@@ -44,6 +44,7 @@ class MemoryPanel(QFrame):
     def __init__(self, clock: RedrawClock | None = None, parent: QWidget | None = None) -> None:
         super().__init__(parent)
         self._clock = clock or RedrawClock(parent=self)
+        self._clock.beat.connect(self._on_beat)
         self.setAccessibleName("Memory")
         self.model = MemoryTracker()
         self._gpus: tuple[GpuFigures, ...] = ()
@@ -91,8 +92,10 @@ class MemoryPanel(QFrame):
             self.clear()
             return
         self.model.update(snapshot)
-        due = self._clock.shows(snapshot.time, is_idle=not snapshot.num_running)
-        if due and self.isVisible():
+        self._clock.take_snapshot()
+
+    def _on_beat(self) -> None:
+        if self.isVisible():
             self._show_figures()
 
     def update_gpus(self, gpus: tuple[GpuFigures, ...]) -> None:

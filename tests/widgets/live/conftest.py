@@ -19,6 +19,7 @@ def clock(qapp: QApplication):
     made = RedrawClock(rate_hz=20)
     yield made
     made._timer.stop()
+    made._beat.stop()
 
 
 @pytest.fixture

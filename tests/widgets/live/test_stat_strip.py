@@ -141,11 +141,13 @@ def test_header_and_charts_show_the_same_snapshot(qtbot: QtBot, clock: RedrawClo
         store.update(one)
         strip.update_snapshot(one)
         charts.update_snapshot(one)
+        if turn % 2:
+            continue  # the next comes before the beat
         qtbot.waitUntil(lambda: not clock._beat.isActive() and not clock._rest.isActive())
         labels = {label.label: label.value for label in charts.cache.view.end_labels}
         assert labels["used"] == strip._values["kv"].text
         seen.add(labels["used"])
-    assert 1 < len(seen) < 5  # not each
+    assert seen == {"10", "30", "50"}
 
 
 def test_the_newest_word_on_the_state_counts(strip: StatStrip) -> None:
@@ -185,6 +187,7 @@ def test_a_device_without_room_beside_the_model_is_beside_the_state(
     switch = strip.add_switch(lambda: None, "file.models") if has_switch else None
     strip.show()
     take(strip, snapshot(1.0))
+    redraw_strip(strip)
     name, *_, device = strip.title.split("  ·  ")
     rows: dict[int, tuple[str, str]] = {}
     for width in range(1400, 300, -20):
@@ -196,6 +199,7 @@ def test_a_device_without_room_beside_the_model_is_beside_the_state(
             assert title != strip.title or "…" not in switch.text()  # else the device is below
     busy = dataclasses.replace(snapshot(1.0), requests=tuple(requests(8, 0)))
     take(strip, busy)
+    redraw_strip(strip)
     strip.resize(900, strip.height())  # of a window of 1000 pixels
     state, metrics = strip._lines(0.0)[1], QFontMetricsF(strip._state_font)
     assert "8 running" in state and device in state

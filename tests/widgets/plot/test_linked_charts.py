@@ -45,6 +45,7 @@ def pair(qtbot: QtBot) -> Iterator[tuple[TimeChart, TimeChart]]:
     clock.setParent(made[0])
     yield made[0], made[1]
     clock._timer.stop()
+    clock._beat.stop()
 
 
 def at(chart: TimeChart, seconds: float) -> QPoint:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
-from PySide6.QtWidgets import QApplication, QScrollArea, QWidget
+from PySide6.QtWidgets import QScrollArea, QWidget
 
 from widgets.plot.clock import BEAT_S, RedrawClock, work_time
 
@@ -37,17 +35,25 @@ def clock(qapp):
     made._beat.stop()
 
 
-@given(st.lists(st.tuples(st.floats(0.01, 1.0), st.booleans()), min_size=1, max_size=20))
-def test_everyone_shows_the_same_snapshots_at_a_readable_pace(
-    qapp: QApplication, gaps: list[tuple[float, bool]]
-) -> None:
-    clock, at, shown = RedrawClock(), 0.0, [-1.0]
-    for gap, is_idle in gaps:
-        at += gap
-        answers = {clock.shows(at, is_idle=is_idle) for _ in range(3)}
-        assert answers == {is_idle or at - shown[-1] >= BEAT_S}
-        shown += [at] if answers == {True} else []
-    clock._beat.stop()
+def test_everyone_shows_the_newest_snapshot_at_a_readable_pace(qtbot, clock: RedrawClock) -> None:
+    """Of an engine that is idle for a moment between short requests too."""
+    newest, shown = 0, list[tuple[int, int]]()
+    clock.beat.connect(lambda: shown.append((newest, 0)))
+    clock.beat.connect(lambda: shown.append((newest, 1)))
+
+    def take(number: int) -> None:
+        nonlocal newest
+        newest = number
+        for _ in range(3):
+            clock.take_snapshot()
+
+    take(1)
+    qtbot.waitUntil(lambda: len(shown) == 2, timeout=400)
+    for number in range(2, 6):
+        take(number)
+        assert len(shown) == 2 and 0.5e3 * BEAT_S < clock._beat.remainingTime() <= 1e3 * BEAT_S
+    qtbot.waitUntil(lambda: len(shown) == 4, timeout=3000)
+    assert shown == [(1, 0), (1, 1), (5, 0), (5, 1)] and not clock._beat.isActive()
 
 
 def test_a_beat_is_drawn_at_once_and_takes_the_place_of_a_tick(qtbot, clock: RedrawClock) -> None:
@@ -58,13 +64,13 @@ def test_a_beat_is_drawn_at_once_and_takes_the_place_of_a_tick(qtbot, clock: Red
     member.redraw = lambda: beats.append(clock.is_beat)  # type: ignore[method-assign]
     member.show()
     clock.wake()
-    assert clock.shows(1.0, is_idle=False) and clock._timer.remainingTime() > 100
+    clock.take_snapshot()
+    assert clock._timer.remainingTime() > 100
     qtbot.waitUntil(lambda: bool(beats), timeout=400)
     assert beats == [True] and clock.is_beat
-    assert not clock.shows(1.2, is_idle=False) and not clock._beat.isActive()
+    clock.take_snapshot()
     clock._tick()
     assert beats == [True, False] and clock.is_beat
-    assert clock.shows(1.7, is_idle=False)
     clock._draw_beat()
     assert beats == [True, False, True] and clock._timer.remainingTime() > 600
 

@@ -101,7 +101,7 @@ def test_off_is_read_in_whole(
 
 
 def test_off_says_what_it_is_and_how_to_have_it(qtbot: QtBot, panel: SpeculationPanel) -> None:
-    panel.update_snapshot(snapshot(1.0, None))
+    synthetic.feed(panel, snapshot(1.0, None))
     assert panel.choose.isVisible() and not panel.verdict.isVisible()
     assert panel._off_text.text() == OFF_TEXT
     with qtbot.waitSignal(panel.settings_wanted):
@@ -109,7 +109,7 @@ def test_off_says_what_it_is_and_how_to_have_it(qtbot: QtBot, panel: Speculation
 
 
 def test_it_shows_the_verdict_the_places_and_the_rounds(panel: SpeculationPanel) -> None:
-    panel.update_snapshot(snapshot(1.0, FIGURES, round_of(4, 3), round_of(4, 0), round_of(0, 0)))
+    synthetic.feed(panel, snapshot(1.0, FIGURES, round_of(4, 3), round_of(4, 0), round_of(0, 0)))
     assert panel.verdict.text() == verdict(FIGURES).text
     assert panel.verdict.property("tone") == "success"
     places = panel.positions.accessibleDescription().split("\n")
@@ -119,7 +119,7 @@ def test_it_shows_the_verdict_the_places_and_the_rounds(panel: SpeculationPanel)
     data = panel.chart.data
     assert data.newest("length", 1.3, 60.0) == pytest.approx(2.5)
     assert data.newest("drafted", 1.3, 60.0) == pytest.approx(4.0)
-    panel.update_snapshot(snapshot(1.2, FIGURES, round_of(0, 0)))  # nothing was drafted: no point
+    synthetic.feed(panel, snapshot(1.2, FIGURES, round_of(0, 0)))  # nothing was drafted: no point
     assert data.newest("length", 1.3, 60.0) == pytest.approx(2.5)
     panel.clear()
     assert panel.choose.isVisible()
@@ -129,7 +129,7 @@ def test_columns_keep_apart_and_inside(panel: SpeculationPanel) -> None:
     many = dataclasses.replace(
         FIGURES, drafted_per_position=(9,) * 16, accepted_per_position=(3,) * 16
     )
-    panel.update_snapshot(snapshot(1.0, many))
+    synthetic.feed(panel, snapshot(1.0, many))
     bars = [panel.positions.bar_rect(i) for i in range(16)]
     assert all(a.right() < b.left() for a, b in itertools.pairwise(bars))
     assert bars[-1].right() <= panel.positions.width()
@@ -138,18 +138,18 @@ def test_columns_keep_apart_and_inside(panel: SpeculationPanel) -> None:
 
 def test_what_a_server_counts_is_shown_and_nothing_more(panel: SpeculationPanel) -> None:
     reported = SpeculationSnapshot("", rounds=100, told_drafted=300, told_accepted=150)
-    panel.update_snapshot(snapshot(1.0, reported))
+    synthetic.feed(panel, snapshot(1.0, reported))
     assert panel.verdict.text() == verdict(reported).text
     assert numbers(panel.acceptance.text()) == ["2.50", "150", "300", "50"]
     assert not panel.positions.isVisible() and panel.source.text() == panel.times.text() == ""
     more = dataclasses.replace(reported, rounds=110, told_drafted=340, told_accepted=180)
-    panel.update_snapshot(snapshot(2.0, more))
+    synthetic.feed(panel, snapshot(2.0, more))
     data = panel.chart.data
     assert data.newest("length", 2.1, 60.0) == pytest.approx(4.0)
     assert data.newest("drafted", 2.1, 60.0) == pytest.approx(4.0)
     gauge = SpeculationSnapshot("", told_drafted=0, told_accepted=0, told_length=2.5)
     panel.clear()
-    panel.update_snapshot(snapshot(3.0, gauge))
+    synthetic.feed(panel, snapshot(3.0, gauge))
     assert numbers(acceptance(gauge)) == ["2.50"]
-    panel.update_snapshot(snapshot(4.0, FIGURES))
+    synthetic.feed(panel, snapshot(4.0, FIGURES))
     assert panel.positions.isVisible()

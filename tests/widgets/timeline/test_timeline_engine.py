@@ -57,6 +57,7 @@ def feed(qapp: QApplication, qtbot: QtBot, folder: Path) -> Iterator[Feed]:
     while engines:
         engines.pop().shutdown()  # the test keeps `run`: their tokenizers must not remain in it
     clock._timer.stop()
+    clock._beat.stop()
 
 
 def kinds(panel: TimelinePanel) -> list[int]:

@@ -115,9 +115,9 @@ def test_the_part_in_ram_is_told_beside_that_of_the_gpu(qtbot: QtBot) -> None:
     qtbot.addWidget(panel)
     panel.resize(1000, 300)
     panel.show()
-    panel.update_snapshot(seen(0.0))
+    synthetic.feed(panel, seen(0.0))
     assert panel.ram.isHidden() and "cuda" not in panel._plan_title.text()
-    panel.update_snapshot(synthetic.divided_snapshot(1.0))
+    synthetic.feed(panel, synthetic.divided_snapshot(1.0))
     assert "cuda:0" in panel._plan_title.text()
     assert numbers(panel._plan_title.text()) == [0, 20, 28]
     assert numbers(panel._ram_title.text()) == [8]
@@ -127,7 +127,7 @@ def test_the_part_in_ram_is_told_beside_that_of_the_gpu(qtbot: QtBot) -> None:
     assert numbers(" ".join(panel.plan.parts[0].figures))[:2] == [0.85, 0.85]
     assert numbers(panel.ram_cache_line.text()) == [114, 38.1]
     assert numbers(panel.ram_line.text()) == [11, 12]
-    panel.update_snapshot(seen(2.0))
+    synthetic.feed(panel, seen(2.0))
     assert panel.ram.isHidden() and panel._ram_title.isHidden()
 
 
@@ -137,9 +137,9 @@ def test_the_panel_compares_and_shows_what_others_hold(qtbot: QtBot) -> None:
     panel.resize(1000, 300)
     panel.show()
     assert panel._stack.currentWidget().text() == EMPTY_TEXT  # type: ignore[union-attr]
-    panel.update_snapshot(seen(0.0))
+    synthetic.feed(panel, seen(0.0))
     assert not numbers(panel.error_line.text())
-    panel.update_snapshot(seen(1.0, step(1)))
+    synthetic.feed(panel, seen(1.0, step(1)))
     assert numbers(panel.error_line.text())
     assert numbers(" ".join(panel.plan.parts[0].figures)) == [1.19, 1.19, 0]
     assert panel.gpus.isHidden()
@@ -161,7 +161,7 @@ def test_the_panel_compares_and_shows_what_others_hold(qtbot: QtBot) -> None:
     last = seen(2.0)
     plan = dataclasses.replace(last.memory.plan, key_dtype="int8", value_dtype="int8")
     memory = dataclasses.replace(last.memory, plan=plan)
-    panel.update_snapshot(dataclasses.replace(last, memory=memory))
+    synthetic.feed(panel, dataclasses.replace(last, memory=memory))
     assert "(INT8)" in panel.cache_line.text()
     panel.clear()
     assert panel._stack.currentWidget() is panel._empty

@@ -59,11 +59,13 @@ def test_header_and_card_show_the_same_snapshot(
         one = snapshot(began + turn / 3, num_running=1, num_used=used)
         strip.store.update(one)
         strip.update_snapshot(one)
+        if turn % 2:
+            continue  # the next comes before the beat
         qtbot.waitUntil(lambda: not clock._beat.isActive() and not clock._rest.isActive())
         shown = card.figures.value("kv")
         assert numbers(shown) == numbers(strip._values["kv"].text)
         seen.add(shown)
-    assert 1 < len(seen) < 5  # not each
+    assert [numbers(text) for text in sorted(seen)] == [[10], [30], [50]]
 
 
 def test_a_card_asks_for_no_redraw_once_nothing_changes(strip: StatStrip, card: EngineCard) -> None:
