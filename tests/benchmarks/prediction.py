@@ -3,9 +3,9 @@
     python -m tests.benchmarks.prediction [--model DIR] [--dummy] [--quick]
 
 Calibrations and measured runs alternate, so that both see the same machine: a case's prediction is
-made from the calibrations before and after its two runs. Time is the engine thread's CPU
-time (one compute thread): while other programs have the core it stands still. What they do to
-caches and clock rates remains; the difference between the two runs shows it.
+made from the calibrations before and between its runs, and its figures are medians over runs. Time
+is the engine thread's CPU time (one compute thread): while other programs have the core it stands
+still. What they do to caches and clock rates remains; the spread of the runs shows it.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import statistics
 import sys
 import time
 from collections.abc import Iterator, Mapping
+from itertools import combinations
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -53,6 +54,8 @@ SETTINGS: dict[str, Any] = {
 }  # fmt: skip
 FIGURES = ("itl p50", "ttft p99", "tokens/s")
 MOST_MEDIAN, MOST = 0.10, 0.25
+RUNS = 2
+"""Of a case, before and after a calibration each."""
 
 
 class Case(NamedTuple):
@@ -92,15 +95,25 @@ def cases(rate: float, cache_bytes: int) -> Iterator[Case]:
         yield Case(f"arrivals at {share:.0%}", {}, Pace(request_rate=share * rate))
 
 
-def figures(runs: list[EngineRun]) -> dict[str, float]:
-    gaps = [gap for run in runs for request in run.requests for gap in request.itl_s]
-    firsts = [request.ttft_s or 0.0 for run in runs for request in run.requests]
-    values = (
+def figures(run: EngineRun) -> tuple[float, ...]:
+    gaps = [gap for request in run.requests for gap in request.itl_s]
+    firsts = [request.ttft_s or 0.0 for request in run.requests]
+    return (
         float(np.median(gaps)) * 1e3,
         float(np.percentile(firsts, 99)) * 1e3,
-        sum(run.num_output_tokens for run in runs) / float(sum(run.duration_s for run in runs)),
+        run.num_output_tokens / run.duration_s,
     )
-    return dict(zip(FIGURES, values, strict=True))
+
+
+def medians(runs: list[EngineRun]) -> dict[str, float]:
+    return dict(zip(FIGURES, np.median([figures(run) for run in runs], axis=0), strict=True))
+
+
+def spreads(runs: list[EngineRun]) -> dict[str, float]:
+    """Mean distance of two runs, over the median."""
+    every = np.array([figures(run) for run in runs])
+    apart = np.mean([np.abs(a - b) for a, b in combinations(every, 2)], axis=0)
+    return dict(zip(FIGURES, apart / np.median(every, axis=0), strict=True))
 
 
 class Bench:
@@ -127,39 +140,43 @@ class Bench:
 
     def results(self) -> Iterator[dict[str, Any]]:
         engine, clock = self._engine, self._clock
-        base = engine.config
         self.run(engine, Pace(CONCURRENCY), clock)  # kernels are chosen
         usual = self.run(engine, Pace(CONCURRENCY), clock)
         rate = len(usual.requests) / usual.duration_s
-        blocks = -(-self._workload.longest_request // base.block_size) * CONCURRENCY // 2
+        blocks = -(-self._workload.longest_request // engine.config.block_size) * CONCURRENCY // 2
         cache_bytes = blocks * engine.plan.bytes_per_block
         before = self.calibrate()
         for case in cases(rate, cache_bytes):
-            engine.reconfigure(**case.changes)
-            measured = [self.run(engine, case.pace, clock) for _ in range(2)]
-            engine.reconfigure(**{name: getattr(base, name) for name in case.changes})
+            measured = self._measure(case)
             before, earlier = self.calibrate(), before
+            measured += self._measure(case)
             times = StepTimes.fit(earlier + before)
             began = time.process_time()
             simulated = SimulatedEngine(engine.snapshot(), times, **case.changes)
             own = Clock.of(simulated)
             with garbage.paused():  # as app.bench.predict
-                predicted = [self.run(simulated, case.pace, own) for _ in range(2)]
+                predicted = [self.run(simulated, case.pace, own) for _ in range(2 * RUNS)]
             took = time.process_time() - began
             yield self._compared(case, predicted, measured, took)
+
+    def _measure(self, case: Case) -> list[EngineRun]:
+        base = self._engine.config
+        self._engine.reconfigure(**case.changes)
+        runs = [self.run(self._engine, case.pace, self._clock) for _ in range(RUNS)]
+        self._engine.reconfigure(**{name: getattr(base, name) for name in case.changes})
+        return runs
 
     def _compared(
         self, case: Case, predicted: list[EngineRun], measured: list[EngineRun], took: float
     ) -> dict[str, Any]:
-        expected, found = figures(predicted), figures(measured)
-        first, second = (figures([run]) for run in measured)
+        expected, found = medians(predicted), medians(measured)
         return {
             "workload": self._workload.name,
             "change": case.name,
             "predicted": expected,
             "measured": found,
             "error": {name: expected[name] / found[name] - 1 for name in FIGURES},
-            "spread": {name: abs(first[name] / second[name] - 1) for name in FIGURES},
+            "spread": spreads(measured),
             "steps": sum(len(run.observed.steps) for run in predicted),
             "replay_s": took,
         }
