@@ -12,6 +12,7 @@ other), long-N (N requests, 4,096 in, 64 out). Figures are medians over rounds.
 from __future__ import annotations
 
 import argparse
+import math
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -29,7 +30,7 @@ from tests.benchmarks.checkpoints import make_checkpoint
 from tests.benchmarks.peers.comparison import compare, fill_caches, goals, print_row, row
 from tests.benchmarks.peers.floors import Rates, floor_ms, machine_flags, measure_rates
 from tests.benchmarks.peers.peer import CHILDREN, KINDS, OURS, Peer, PeerError
-from tests.benchmarks.peers.work import BITS, MAX_LEN, MAX_REQUESTS, WORKS
+from tests.benchmarks.peers.work import BITS, MAX_LEN, MAX_REQUESTS, MAX_TOKENS, WORKS
 from tests.benchmarks.report import (
     Goal,
     arguments,
@@ -41,7 +42,6 @@ from tests.benchmarks.report import (
 
 SHAPES = ("qwen3-0.6b", "llama-3.2-1b")
 QUICK_OUTPUT = 20
-KV_CACHE_GIB = 2
 
 
 def parser() -> argparse.ArgumentParser:
@@ -65,6 +65,17 @@ def peers_of(args: argparse.Namespace) -> dict[str, str]:
     return {OURS: sys.executable, **(asked or {"transformers": sys.executable})}
 
 
+def shape_config(shape: str) -> Any:
+    return AutoConfig.from_pretrained(shapes_dir() / shape)
+
+
+def kv_cache_gib(shape: str) -> int:
+    """Room for what any work has in the KV cache at once, in 16 bits: engines take whole GiB."""
+    config = shape_config(shape)
+    per_token = 4 * config.num_hidden_layers * config.num_key_value_heads * config.head_dim
+    return math.ceil(MAX_TOKENS * per_token / 2**30)
+
+
 @contextmanager
 def loaded(
     peers: dict[str, str], model: Path, cache: Path, bits: int, num_threads: int
@@ -81,7 +92,7 @@ def loaded(
             options = {
                 "model": str(model.absolute()), "cache": str(cache.absolute()), "bits": bits,
                 "num_threads": num_threads, "max_len": MAX_LEN, "max_requests": MAX_REQUESTS,
-                "kv_cache_gib": KV_CACHE_GIB, "programs": where if is_folder else None,
+                "kv_cache_gib": kv_cache_gib(model.name), "programs": where if is_folder else None,
             }  # fmt: skip
             print(f"{model.name}, {bits} bits: loading {name}", file=sys.stderr)
             try:
@@ -100,11 +111,11 @@ def measure(
     peers: list[Peer], shape: str, bits: int, args: argparse.Namespace, rates: Rates
 ) -> tuple[dict[str, Any], list[Goal]]:
     """Rows by work, and goals, of one shape in one precision."""
-    vocab_size = int(AutoConfig.from_pretrained(shapes_dir() / shape).vocab_size)
+    vocab_size = int(shape_config(shape).vocab_size)
     (ours,) = (peer for peer in peers if peer.name == OURS)
     assert ours.cost is not None
     cost, peaks = ModelCost(**ours.cost), rates.peaks(bits)
-    fill_caches(peers, vocab_size, int(KV_CACHE_GIB * 2**30 / cost.kv_bytes_per_token))
+    fill_caches(peers, vocab_size, int(kv_cache_gib(shape) * 2**30 / cost.kv_bytes_per_token))
     found: dict[str, Any] = {"engines": {peer.name: peer.engine for peer in peers}, "work": {}}
     reached: list[Goal] = []
     for work in WORKS:

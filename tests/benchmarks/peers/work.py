@@ -60,6 +60,8 @@ WORKS = (
 )
 MAX_LEN = max(work.num_input + work.num_output for work in WORKS)
 MAX_REQUESTS = max(work.num_requests for work in WORKS)
+MAX_TOKENS = max(work.num_requests * (work.num_input + work.num_output) for work in WORKS)
+"""In the KV cache at once."""
 
 
 class Steps(NamedTuple):
