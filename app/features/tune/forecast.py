@@ -25,20 +25,17 @@ Curves = dict[str, tuple[Floats, Floats]]
 
 
 class Headline(NamedTuple):
-    """Of a range: p50 of the ITL, p99 of the TTFT (the largest of fewer than 100), in ms; output
-    tokens per second. None: nothing measured. num_ttft: samples of the TTFT."""
+    """Of a range: p50 of the ITL and of the TTFT in ms, output tokens per second, as in the result
+    of a change. None: nothing measured."""
 
     itl: float | None
     ttft: float | None
     output: float | None
-    num_ttft: int = 0
 
     @classmethod
     def of(cls, store: MetricStore, start: float, end: float) -> Headline:
-        figures = store.figures(start, end)
-        ttft = figures["ttft"]
-        output = store.observed(start, end)["output"][1] if ttft.num_samples else None
-        return cls(figures["itl"].p50, ttft.high, output, ttft.num_samples)
+        found = {key: level for key, (_, level) in store.observed(start, end).items()}
+        return cls(found["itl"], found["ttft"], found["output"] if found["ttft"] else None)
 
 
 NOTHING = Headline(None, None, None)
@@ -93,9 +90,8 @@ def _rows(
     one: Headline, other: Headline
 ) -> Iterable[tuple[str, str, float | None, float | None]]:
     """Name, unit and both values of each figure."""
-    has_p99 = min(one.num_ttft, other.num_ttft) >= 100
-    names = ("ITL p50", "ms"), ("TTFT p99" if has_p99 else "TTFT max", "ms"), ("", "tok/s")
-    for (name, unit), a, b in zip(names, one, other, strict=False):
+    names = ("ITL p50", "ms"), ("TTFT p50", "ms"), ("", "tok/s")
+    for (name, unit), a, b in zip(names, one, other, strict=True):
         yield name, unit, a, b
 
 

@@ -16,6 +16,7 @@ from app.features.tune.forecast import NOTHING, Headline, forecast
 from app.features.tune.forecast_process import forecast_apart
 from app.features.tune.forecaster import Forecaster
 from app.features.tune.result_bar import ResultBar
+from app.features.tune.verdict import judge
 from app.link.bridge import EngineBridge
 from app.main.application import Application
 from engine.config import SETTINGS, EngineConfig
@@ -163,15 +164,22 @@ def test_words_have_now_and_then_and_the_error(snapshots: list[EngineSnapshot]) 
     for snapshot in snapshots:
         traffic.update(snapshot)
     found = forecast(like(), traffic.samples(), traffic.load(), {"max_num_seqs": 3})
-    found = dataclasses.replace(found, headline=Headline(12.0, 340.0, 64.0, 150))
-    words = found.words(Headline(9.1, 120.0, 51.0, 150))
+    found = dataclasses.replace(found, headline=Headline(12.0, 340.0, 64.0))
+    words = found.words(Headline(9.1, 120.0, 51.0))
     assert {9.1, 12.0, 120, 340, 51, 64} <= set(numbers(words))
-    assert "TTFT p99" in words
-    assert "TTFT max" in found.words(Headline(9.1, 120.0, 51.0, 40))
-    outcome = found.outcome(Headline(11.0, 340.0, None, 150))
+    outcome = found.outcome(Headline(11.0, 340.0, None))
     assert {12.0, 11.0, 9.1, 340, 64} <= set(numbers(outcome))
     assert "measured" not in found.outcome(NOTHING)
     assert found.words(NOTHING) == ""
+
+
+def test_a_prediction_has_the_statistics_of_a_result(snapshots: list[EngineSnapshot]) -> None:
+    """What is predicted, what is measured and what the result says are one figure."""
+    store, stretch = store_of(snapshots), (4.0, SECONDS)
+    levels = {one.key: one.after.level for one in judge(store, (0.0, 4.0), stretch)}
+    measured = Headline.of(store, *stretch)
+    assert None not in measured
+    assert measured == Headline(levels["itl"], levels["ttft"], levels["output"])
 
 
 def test_batches_beyond_the_measured_ones_are_extrapolated_and_said_to_be() -> None:
