@@ -310,7 +310,7 @@ class Application(QObject):
 
         self.lessons = Lessons(
             bridge, self.pages.tune, panel, settings, window, show_tune, session.remember_settings,
-            self.pages.runs.jobs, self.work,
+            self.pages.runs.jobs, self.work, (window.rail, self.strip),
         )  # fmt: skip
         self.pages.bench.wants_front.connect(lambda: window.show_widget(self.pages.bench))
         self.pages.chat_page.empty.add_offer(self.lessons.offer)

@@ -27,7 +27,7 @@ from widgets.theme.fonts import scaled
 from widgets.theme.theme import RADIUS, SPACE_1, SPACE_2, SPACE_3, SPACE_4, theme, theme_notifier
 
 ARROW = 12
-WIDTH = 320
+WIDTH = 296
 MOST_WIDTH = 0.45
 """Of the window's: large text would have it cover the charts beside the settings."""
 RIM = SPACE_1 + ARROW
@@ -81,6 +81,7 @@ class Callout(QFrame):
         super().__init__(window)
         self.ring = Ring(window)
         self._clear, self._leave = clear, leave
+        self._watched: tuple[QWidget, ...] = ()
         self._target: QWidget | None = None
         self._tip = QPoint()  # of the arrow, in our coordinates
         self._is_right = True  # of the control
@@ -123,10 +124,10 @@ class Callout(QFrame):
     def text(self) -> str:
         return self._text.text()
 
-    def point_at(self, target: QWidget | None) -> None:
+    def point_at(self, target: QWidget | None, *watched: QWidget) -> None:
         """The control beside it, with Tab from its last part to this box; None: in the middle of
-        the window."""
-        self._target = target
+        the window. watched: it does not cover these either, as those of `clear`."""
+        self._target, self._watched = target, watched
         if target is not None:
             last, following = target, target.nextInFocusChain()
             while following is not None and target.isAncestorOf(following):
@@ -161,7 +162,7 @@ class Callout(QFrame):
             self._tip = QPoint()
             return room.center() - QPoint(self.width() // 2, self.height() // 2)
         place = _seen(target, window)
-        clear = [_seen(one, window) for one in self._clear if one is not target]
+        clear = [_seen(one, window) for one in (*self._clear, *self._watched) if one is not target]
         docks, only = window.findChild(DockArea), Qt.FindChildOption.FindDirectChildrenOnly
         clear += [
             _seen(tabs, window).adjusted(0, 0, 0, scaled(TOOLBAR))
@@ -233,14 +234,16 @@ def _seen(widget: QWidget, window: QWidget) -> QRect:
 
 
 def beside(size: QSize, target: QRect, clear: Sequence[QRect], room: QRect) -> QPoint:
-    """The corner of a box of `size` in `room` that covers least of `target`, then least of `clear`:
-    at its right, its left, below or above it (or above one of `clear` around it) with one edge in
-    common, or in the corner of the room. Of equals the first that the room does not move away from
-    its place."""
+    """The corner of a box of `size`, with room for an arrow at both sides, in `room` that covers
+    least of `target`, then least of `clear`: at its right, its left (also level with a gap between
+    `clear`), below or above it (or above one of `clear` around it) with one edge in common, or in
+    the corner of the room. Of equals the nearest level that the room does not move it away from."""
     width, height = size.width(), size.height()
     sides = (target.right() + SPACE_2, target.left() - SPACE_2 - width)
     edges = (target.left() - RIM, target.right() + RIM - width)
-    levels = (*(one.bottom() + SPACE_2 for one in clear), room.bottom() - height, room.top())
+    levels = [one.bottom() + SPACE_2 for one in clear]
+    levels += [one.top() - SPACE_2 - height for one in clear]
+    levels += [room.bottom() - height, room.top()]
     corners = [(x, target.center().y() - height // 2) for x in sides]
     corners += [(x, target.bottom() + SPACE_2) for x in edges]
     corners += [(x, target.top() - SPACE_2 - height) for x in edges]
@@ -253,11 +256,12 @@ def beside(size: QSize, target: QRect, clear: Sequence[QRect], room: QRect) -> Q
         x = max(min(x, room.right() - width), room.left())
         return QPoint(x, max(min(y, room.bottom() - height), room.top()))
 
-    def cost(x: int, y: int) -> tuple[int, int, bool]:
+    def cost(x: int, y: int) -> tuple[int, int, bool, int]:
         corner = within(x, y)
         box = QRect(corner, size)
-        covered = sum(_area(box & one) for one in clear)
-        return _area(box & target), covered, corner != QPoint(x, y)
+        covered = sum(_area(box.adjusted(ARROW, 0, -ARROW, 0) & one) for one in clear)
+        away = abs(box.center().y() - target.center().y())
+        return _area(box & target), covered, corner != QPoint(x, y), away
 
     return within(*min(corners, key=lambda corner: cost(*corner)))
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -45,16 +45,18 @@ class Lessons(QObject):
         remember: Callable[[dict[str, Any]], object],
         jobs: Jobs,
         area: WorkArea,
+        clear: Sequence[QWidget] = (),
     ) -> None:
         """`show_tune`: brings the Tune page and the settings to the front. `remember`: stores the
-        model's settings for the next start. `jobs`: evaluate. `area`: above every page."""
+        model's settings for the next start. `jobs`: evaluate. `area`: above every page.
+        `clear`: outside the page; the callout covers none of them."""
         super().__init__(window)
         self._bridge, self._tune, self._panel = bridge, tune, panel
         self._settings, self._show_tune, self._remember = settings, show_tune, remember
         self._jobs = jobs
         self._evaluation: Run | None = None
         self.course = Course()
-        clear = tune.load_bar, tune.result, tune.charts, panel.pending
+        clear = *clear, tune.load_bar, tune.result, tune.charts, panel.pending
         self.callout = Callout(window, self.go_on, self.leave, clear)
         self._place = LessonPlace(self.callout, tune, area, self.go_back, self.leave)
         self.offer = LessonOffer(self.start_first, self.dismiss_offer)
@@ -322,10 +324,10 @@ class Lessons(QObject):
     def _point(self) -> None:
         stage, row = self.course.stage, self._panel.rows[self.course.step.setting]
         if stage is Stage.APPLY:
-            self.callout.point_at(self._panel.pending.apply)
+            self.callout.point_at(self._panel.pending.apply, row)
             return
         is_result = stage in (Stage.MEASURING, Stage.EVALUATING, Stage.RESULT)
-        self.callout.point_at(self._tune.result if is_result else row)
+        self.callout.point_at(self._tune.result if is_result else row, row)
         if stage in (Stage.BASELINE, Stage.MOVE):
             self._panel.show_row(self.course.step.setting)
         elif stage in (Stage.RESULT, Stage.FAILED):
