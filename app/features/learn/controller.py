@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
@@ -66,7 +65,6 @@ class Lessons(QObject):
         self._load_waits = False  # for the step's setup
         self._chosen_before: dict[str, Any] = {}
         self._sizes_before = (0, 0)
-        self._applied_at = 0.0
         self._look = QTimer(self, interval=LOOK_MS)
         self._look.timeout.connect(self._on_look)
         panel.commands.changed.connect(self._on_changed)
@@ -224,9 +222,9 @@ class Lessons(QObject):
             course.baseline(self._tune.result.so_far())
             self._sizes_before = self._sizes
         elif course.stage is Stage.MEASURING:
-            self._tune.result.refresh()
-            seconds = time.monotonic() - self._applied_at
-            self._do(course.measured(self._tune.result.verdicts, seconds, self._resized()))
+            result = self._tune.result
+            result.refresh()
+            self._do(course.measured(result.verdicts, result.seconds, self._resized()))
         elif course.stage in (Stage.EVALUATING, Stage.RESULT):
             # the last samples: as the page shows it
             course.tell(self._tune.result.verdicts, self._resized())
@@ -255,13 +253,11 @@ class Lessons(QObject):
         )
 
     def _on_changed(self, text: str, details: object, chosen: object) -> None:
-        """A slider passes other values on its way; moved on while measuring, it starts anew."""
+        """A slider passes other values on its way."""
         course = self.course
         if course.stage in (Stage.MOVE, Stage.APPLY) and self._applied_value == course.step.value:
             self._do(course.applied())
             self._show()
-        if course.stage is Stage.MEASURING:
-            self._applied_at = time.monotonic()
 
     def _on_refused(self, event: messages.ReconfigureFailed) -> None:
         if self.course.stage is Stage.BASELINE:  # the setup

@@ -15,13 +15,7 @@ from collections.abc import Mapping, Sequence
 from enum import Enum, auto
 
 from app.features.learn.lessons import LESSONS, Lesson, Step
-from app.features.tune.comparison import REACH_S
-from app.features.tune.verdict import LEAST, State, Verdict
-from engine.units import number
-
-LONGEST_S = REACH_S - 2.0
-"""A measurement ends after this time, decided or not: before the range of the headline, which
-would miss the last samples that header and charts show."""
+from app.features.tune.verdict import LEAST, LONGEST_S, State, Verdict, reach_text
 
 
 class Stage(Enum):
@@ -101,13 +95,14 @@ class Course:
         return []
 
     def measured(self, verdicts: Sequence[Verdict], seconds: float, beside: str = "") -> list[Do]:
-        """Before and after the change, `seconds` after it. beside: as for `tell`."""
+        """Before and after the change, `seconds` of the headline's range after it. Ends with that
+        range, decided or not. beside: as for `tell`."""
         if self.stage is not Stage.MEASURING:
             return []
         wanted = [v for v in verdicts if v.key in self.lesson.wanted]
         count = self._count({v.key: v.after.count for v in verdicts})
         if count >= LEAST:
-            self.progress = f"{number(seconds)} s, {number(LONGEST_S)} s at most"
+            self.progress = reach_text(seconds)
         is_decided = bool(wanted) and all(
             v.state in (State.CHANGED, State.NO_CHANGE) for v in wanted
         )

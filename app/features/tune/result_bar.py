@@ -60,6 +60,7 @@ class ResultBar(QFrame):
         self._store, self._marks, self._now = store, marks, now
         self.changes = ChangeHistory()
         self.verdicts: list[Verdict] = []
+        self.seconds = 0.0  # of the range after the change that they judge
         self.text = HINT
         self.forecast: Callable[[], Forecast | None] = lambda: None
         """Of the settings that were applied last."""
@@ -160,6 +161,7 @@ class ResultBar(QFrame):
         latest = self._latest
         ranges = self._ranges(latest) if latest is not None else None
         self.verdicts = judge(self._store, *ranges) if ranges is not None else []
+        self.seconds = ranges[1].seconds if ranges is not None else 0.0
         self.judged.emit(self.verdicts)
         self._show(latest, ranges)
         self._write()
@@ -187,7 +189,7 @@ class ResultBar(QFrame):
     def _show(self, latest: Change | None, ranges: tuple[TimeRange, TimeRange] | None) -> None:
         self._claims, self._otherwise = list[Verdict](), ""
         if ranges is not None:
-            self._claims, self._otherwise = headline(self.verdicts, ranges[1].seconds)
+            self._claims, self._otherwise = headline(self.verdicts, self.seconds)
         self._what = latest.title if latest is not None else ""
         words = self._result = ", ".join(
             filter(None, (*(v.words for v in self._claims), self._otherwise))

@@ -29,6 +29,8 @@ CERTAIN, LIKELY = 4.587, 2.228
 """Quantiles of Student's t with 2 * (BATCHES - 1) degrees of freedom, both sides: 99.9 % for a
 change, which is 99 % where neighbours correlate by 0.5; 95 % for "no clear change"."""
 CONFIDENCE = "99 % confidence"
+LONGEST_S = REACH_S - 1.0
+"""Seconds of the range after a change in which all that may decide is measured."""
 SAME = 0.05
 """"No clear change": the whole interval lies within this fraction of no change."""
 LEAST, WANTED = 2 * BATCHES, 20
@@ -196,7 +198,7 @@ def headline(verdicts: Sequence[Verdict], seconds: float) -> tuple[list[Verdict]
         return [], "no requests, so nothing is measured"
     if State.UNCERTAIN in states:
         about = ", ".join(v.about for v in verdicts if v.state is State.UNCERTAIN)
-        return [], f"{about}, not certain: {_measured(seconds)}"
+        return [], f"{about}, not certain: {reach_text(seconds)} measured"
     if State.TOO_FEW in states:
         few = ", ".join(v.progress for v in verdicts if v.state is State.TOO_FEW)
         return [], f"not enough data ({few})"
@@ -208,7 +210,7 @@ def headline(verdicts: Sequence[Verdict], seconds: float) -> tuple[list[Verdict]
     return [], "no load before the change to compare with"
 
 
-def _measured(seconds: float) -> str:
-    """ "25 of 60 s measured": more is measured while the load runs."""
-    of = f"{number(seconds)} of " if seconds < REACH_S - 1 else ""
-    return f"{of}{duration_text(REACH_S)} measured"
+def reach_text(seconds: float) -> str:
+    """ "25 of 60 s": more is measured while the load runs; "60 s"."""
+    of = f"{number(seconds)} of " if seconds < LONGEST_S else ""
+    return f"{of}{duration_text(REACH_S)}"

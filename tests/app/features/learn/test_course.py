@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 
 from app.bench.workload import usable_token_ids
 from app.features.learn.controller import LOOK_MS
-from app.features.learn.course import LONGEST_S, Course, Do, Stage
+from app.features.learn.course import Course, Do, Stage
 from app.features.learn.lessons import LESSONS
 from app.features.tune.comparison import REACH_S
 from app.features.tune.load_plan import why_not
-from app.features.tune.verdict import LEAST, WANTED, Observed, Verdict
+from app.features.tune.verdict import LEAST, LONGEST_S, WANTED, Observed, Verdict, headline
 from engine.config import SETTINGS, EngineConfig
 from tests.figures import numbers
 
@@ -118,8 +118,11 @@ def test_progress_names_its_unit() -> None:
 def test_progress_after_the_change_counts_what_a_result_needs() -> None:
     course = run("start", "enough", "applied", "undecided")
     assert numbers(course.progress) == [3, LEAST]  # as in the headline beside
-    course.measured(verdicts(LEAST, LEAST), 14.0)
-    assert numbers(course.progress) == [14, LONGEST_S]
+    noisy = np.geomspace(1, 1000, LEAST)
+    found = [Verdict("ttft", Observed(noisy, 30.0), Observed(noisy * 1.3, 39.0))]
+    course.measured(found, 14.0)
+    assert numbers(course.progress) == [14, REACH_S]
+    assert course.progress in headline(found, 14.0)[1]
 
 
 def test_the_sentence_has_what_was_measured_and_nothing_else() -> None:
