@@ -9,14 +9,16 @@ from engine.units import factor_text
 
 WORTH = 1.02
 """Smaller gains are not measurable."""
-FASTER = "faster"
+THROUGHPUT = "throughput"
+"""Tokens per second at the same load: the reciprocal of the time of its steps."""
+DECODE = "decode throughput"
 
 
 class GainEstimate(NamedTuple):
     """What a setting would gain: a factor between `low` and `high` (at least 1).
 
-    setting: its name in EngineConfig; value: what to set. gains: what becomes larger (FASTER,
-    "throughput"). why: the derivation. is_bound: no gain exceeds `high`. is_on: it is set already.
+    setting: its name in EngineConfig; value: what to set. gains: what becomes larger (THROUGHPUT,
+    DECODE). why: the derivation. is_bound: no gain exceeds `high`. is_on: it is set already.
     """
 
     setting: str
@@ -35,8 +37,8 @@ class GainEstimate(NamedTuple):
 
     @property
     def text(self) -> str:
-        """ "1.15× to 1.42× faster"; "0.80× to 1.42× the speed"; "Up to 2.00× throughput";
-        "Enabled"; "No gain expected"."""
+        """ "1.15× to 1.42× throughput"; "Up to 2.00× decode throughput"; "Enabled"; "No gain
+        expected"."""
         if self.is_on:
             return "Enabled"
         if self.high < WORTH:
@@ -46,8 +48,7 @@ class GainEstimate(NamedTuple):
             return f"Up to {high} {self.gains}"
         if low == high:
             return f"About {high} {self.gains}"
-        gains = "the speed" if self.low < 1 and self.gains == FASTER else self.gains
-        return f"{low} to {high} {gains}"
+        return f"{low} to {high} {self.gains}"
 
 
 class MeasuredGain(NamedTuple):

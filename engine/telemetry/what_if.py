@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from engine.numerics.kv_dtype import NAMES as KV_NAMES
-from engine.telemetry.gain import FASTER, GainEstimate
+from engine.telemetry.gain import DECODE, THROUGHPUT, GainEstimate
 from engine.telemetry.situation import Situation, range_of, slower_by, times_faster
 from engine.telemetry.step_cost import Work, least_time
 from engine.units import factor_text, percent_text, precision_name, speculative_name
@@ -57,7 +57,7 @@ def _weights(situation: Situation, name: str, bits: float) -> GainEstimate | Non
     current = getattr(config, setting, "none")
     if current == name:
         why = f"The weights are {value} already."
-        return GainEstimate(setting, label, name, 1.0, 1.0, FASTER, why, is_on=True)
+        return GainEstimate(setting, label, name, 1.0, 1.0, THROUGHPUT, why, is_on=True)
     now = 8.0 * model.weights_bytes / max(1, model.num_parameters)
     if bits >= now:
         return None
@@ -77,7 +77,7 @@ def _weights(situation: Situation, name: str, bits: float) -> GainEstimate | Non
             f"Reading weights takes {share} of step time. {value} reads {factor_text(ratio)} the "
             "bytes; LM head and compute are unchanged."
         )
-        return GainEstimate(setting, label, name, low, high, FASTER, why)
+        return GainEstimate(setting, label, name, low, high, THROUGHPUT, why)
     least, most, possible, quotient = kernels
     low = _factor(whole.total, whole.total - min(CERTAIN * least, least / CERTAIN))
     high = _factor(whole.total, whole.total - min(POSSIBLE * most, possible))
@@ -86,7 +86,7 @@ def _weights(situation: Situation, name: str, bits: float) -> GainEstimate | Non
         f"Linear layers with {value} weights take {factor_text(quotient)} the time, as measured "
         "with the kernels of this machine. LM head, attention and the rest are unchanged."
     )
-    return GainEstimate(setting, label, name, min(low, high), high, FASTER, why)
+    return GainEstimate(setting, label, name, min(low, high), high, THROUGHPUT, why)
 
 
 class Saving(NamedTuple):
@@ -151,7 +151,7 @@ def _kv_dtype(situation: Situation) -> GainEstimate | None:
     now = sum(narrow if n in KV_NAMES else ITEM_BITS.get(n, 16) for n in names) / 2
     if narrow >= now:
         why = "The KV cache is in 8 bits already."
-        return GainEstimate(setting, label, value, 1.0, 1.0, FASTER, why, is_on=True)
+        return GainEstimate(setting, label, value, 1.0, 1.0, THROUGHPUT, why, is_on=True)
     factor = narrow / now
     why = (
         f"Reading the KV cache takes {percent_text(situation.whole.shares().kv)} of step time. An "
@@ -162,7 +162,7 @@ def _kv_dtype(situation: Situation) -> GainEstimate | None:
         return work._replace(kv=work.kv * factor)
 
     _, high = range_of(situation, smaller)
-    return GainEstimate(setting, label, value, 1.0, high, FASTER, why)
+    return GainEstimate(setting, label, value, 1.0, high, THROUGHPUT, why)
 
 
 # Settings that change the batch --------------------------------------------------
@@ -176,7 +176,7 @@ def _batch_size(situation: Situation) -> GainEstimate:
     waiting = fmean([s.step.num_waiting for s in situation.steps])
     if waiting < 0.5 or not steps:
         why = f"No requests are waiting: {running:.1f} of {places} batch slots in use on average."
-        return GainEstimate(setting, label, "more batch slots", 1.0, 1.0, "throughput", why)
+        return GainEstimate(setting, label, "more batch slots", 1.0, 1.0, THROUGHPUT, why)
     growth = (running + waiting) / running
 
     def more(work: Work) -> Work:
@@ -193,7 +193,7 @@ def _batch_size(situation: Situation) -> GainEstimate:
     )
     value = f"{round(running + waiting)}"
     low, high = growth / max(slowest, slower), growth / slower
-    return GainEstimate(setting, label, value, min(low, high), max(1.0, high), "throughput", why)
+    return GainEstimate(setting, label, value, min(low, high), max(1.0, high), THROUGHPUT, why)
 
 
 def _prefix_caching(situation: Situation) -> GainEstimate:
@@ -229,7 +229,7 @@ def _prefix_caching(situation: Situation) -> GainEstimate:
     setting, value = "enable_prefix_caching", "every prefix cached"
     high = 1.0 if is_on else times_faster(before, after)
     return GainEstimate(
-        setting, "Prefix caching", value, 1.0, high, FASTER, why, is_bound=True, is_on=is_on
+        setting, "Prefix caching", value, 1.0, high, THROUGHPUT, why, is_bound=True, is_on=is_on
     )
 
 
@@ -249,14 +249,14 @@ def _chunk_budget(situation: Situation) -> GainEstimate:
         after += min(least_time(work, situation.peaks).floor * step.speed, step.split.total)
     if not count:
         why = f"No prompt was split at {config.max_num_batched_tokens:,} max batched tokens."
-        return GainEstimate(setting, label, "larger token budget", 1.0, 1.0, FASTER, why)
+        return GainEstimate(setting, label, "larger token budget", 1.0, 1.0, THROUGHPUT, why)
     why = (
         f"{count} of {len(situation.steps)} steps computed part of a prompt. Whole prompts in one "
         "step read the weights less often, but increase the ITL of other requests."
     )
     high = times_faster(situation.whole.total, after)
     return GainEstimate(
-        setting, label, "larger token budget", 1.0, high, FASTER, why, is_bound=True
+        setting, label, "larger token budget", 1.0, high, THROUGHPUT, why, is_bound=True
     )
 
 
@@ -267,7 +267,7 @@ def _speculation(situation: Situation) -> GainEstimate | None:
     method = getattr(config, setting, "off")
     if method != "off":
         why = f"Speculation uses {speculative_name(method)} already."
-        return GainEstimate(setting, label, value, 1.0, 1.0, "decode speed", why, is_on=True)
+        return GainEstimate(setting, label, value, 1.0, 1.0, DECODE, why, is_on=True)
     if not situation.decoding.steps:
         return None
     rows = DRAFT_LENGTH + 1
@@ -283,4 +283,4 @@ def _speculation(situation: Situation) -> GainEstimate | None:
         f"and is at most {most}."
     )
     low, high = 1 / max(slower, slowest), max(1.0, rows / slower)
-    return GainEstimate(setting, label, value, low, high, "decode speed", why, is_bound=True)
+    return GainEstimate(setting, label, value, low, high, DECODE, why, is_bound=True)

@@ -3,7 +3,7 @@
     KV cache dtype auto → INT8
     Pause about 430 ms, recomputes 573 tokens
     Model and KV cache 620 MiB → 620 MiB · KV cache 6,480 → 23,040 tokens
-    Up to 1.05× faster
+    Up to 1.05× throughput
     Prediction for the last 60 s: ITL p50 9.1 → 12.3 ms, ...
     [Discard] [Apply (cache rebuild)]
 """

@@ -105,7 +105,7 @@ class RowRemarks:
 
 
 def _joined(gains: Iterable[str]) -> str:
-    """ "Up to 1.15× faster with INT8; INT4: no gain expected"."""
+    """ "Up to 1.15× throughput with INT8; INT4: no gain expected"."""
     first, *others = [*gains] or [""]
     lower = [one if one[1:2].isupper() else one[:1].lower() + one[1:] for one in others]
     return "; ".join([first, *lower])

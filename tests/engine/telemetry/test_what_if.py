@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 
 from engine.hardware.peaks import Peaks, WeightRate
 from engine.snapshot import StepEntry, StepRecord
-from engine.telemetry.gain import FASTER, GainEstimate, MeasuredGain, corrected
+from engine.telemetry.gain import DECODE as DECODE_RATE
+from engine.telemetry.gain import THROUGHPUT, GainEstimate, MeasuredGain, corrected
 from engine.telemetry.situation import Situation
 from engine.telemetry.step_cost import ModelCost, Work, least_time
 from engine.telemetry.what_if import gain_estimates
@@ -246,7 +247,7 @@ def test_cached_prompts_of_successive_steps_run_in_one() -> None:
 
 
 estimates = st.builds(
-    lambda low, more: GainEstimate("s", "S", "v", low, max(1.0, low * more), "faster", "Why."),
+    lambda low, more: GainEstimate("s", "S", "v", low, max(1.0, low * more), THROUGHPUT, "Why."),
     st.floats(0.2, 3.0), st.floats(1.0, 3.0),
 )  # fmt: skip
 measured = st.builds(MeasuredGain, st.floats(0.1, 10.0), st.floats(0.0, 0.3))
@@ -267,10 +268,11 @@ def test_an_estimate_includes_what_was_measured_and_says_so(
     assert corrected(one, None) == one
 
 
-def test_a_range_with_a_slowdown_is_not_called_faster() -> None:
-    one = GainEstimate("s", "S", "v", 0.3, 3.14, FASTER, "Why.")
-    assert FASTER not in one.text and FASTER in one._replace(low=1.1).text
-    assert "throughput" in one._replace(gains="throughput").text
+@pytest.mark.parametrize("low", (0.3, 1.1, 3.14))
+@pytest.mark.parametrize("gains", (THROUGHPUT, DECODE_RATE))
+def test_a_gain_says_of_what(low: float, gains: str) -> None:
+    one = GainEstimate("s", "S", "v", low, 3.14, gains, "Why.")
+    assert one.text.endswith(gains) and one._replace(is_bound=True).text.endswith(gains)
 
 
 def test_one_slow_step_does_not_widen_the_estimates() -> None:

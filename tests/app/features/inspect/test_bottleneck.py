@@ -20,7 +20,7 @@ from engine.hardware.machine import machine_name
 from engine.hardware.peaks import Peaks
 from engine.messages import MeasurePeaks, PeaksMeasured, Reconfigure
 from engine.snapshot import StepEntry, StepRecord
-from engine.telemetry.gain import GainEstimate
+from engine.telemetry.gain import THROUGHPUT, GainEstimate
 from engine.units import NOTHING
 from tests.app.fakes import FakeEngineThread
 from tests.app.features.inspect.steps import CONFIG, seen, step
@@ -250,7 +250,7 @@ def test_changes_are_settings_of_the_engine() -> None:
         ("max_num_batched_tokens", "larger token budget"), ("speculative_method", "4 draft tokens"),
     ]  # fmt: skip
     for setting, value in bounds:
-        one = GainEstimate(setting, setting, value, 1.2, 1.5, "faster", "why")
+        one = GainEstimate(setting, setting, value, 1.2, 1.5, THROUGHPUT, "why")
         found = what_if(one, config, free)
         changed = config.replace(**found.changes)
         assert setting in config.differences(changed) and SETTINGS[setting].label in found.text

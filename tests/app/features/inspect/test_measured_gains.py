@@ -12,11 +12,11 @@ from app.features.inspect.measured_gains import MeasuredGains
 from app.features.tune.verdict import Observed, Verdict
 from engine.config import Change, EngineConfig
 from engine.messages import Loaded, Reconfigured
-from engine.telemetry.gain import GainEstimate, corrected
+from engine.telemetry.gain import THROUGHPUT, GainEstimate, corrected
 from tests.widgets import synthetic
 
 PLAIN = EngineConfig(model="/m")
-INT8 = GainEstimate("quantization", "Weights", "int8", 1.1, 1.3, "faster", "Why.")
+INT8 = GainEstimate("quantization", "Weights", "int8", 1.1, 1.3, THROUGHPUT, "Why.")
 
 
 def observed(seconds: float, count: int = 40) -> Observed:
