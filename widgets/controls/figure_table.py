@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from PySide6.QtCore import QModelIndex, Qt, Signal
-from PySide6.QtWidgets import QHeaderView, QTableView
+from PySide6.QtWidgets import QTableView
 
 from engine.units import NOTHING
-from widgets.controls.tables import Index, RowTable, SmallFigures, dress_table
+from widgets.controls.tables import FittedColumns, Index, RowTable, SmallFigures, dress_table
 from widgets.theme.theme import theme
 
 T = TypeVar("T")
@@ -93,27 +93,31 @@ class FigureTable(QTableView, Generic[T]):
         self.setModel(self.figures)
         dress_table(self, name)
         SmallFigures(self)
-        header = self.horizontalHeader()
-        header.setSectionResizeMode(QHeaderView.ResizeMode.ResizeToContents)
         self._ends_in_words = ends_in_words
+        self._columns = FittedColumns(self.horizontalHeader(), self._widths)
         self.selectionModel().selectionChanged.connect(lambda: self.picked.emit())
 
     def show_rows(self, headings: Sequence[str], rows: Sequence[FigureRow[T]]) -> None:
         """The selected row stays selected."""
         chosen = self.currentIndex().row()
         self.figures.show(headings, rows)
-        self._stretch()
+        self._columns.fit()
         if 0 <= chosen < self.figures.rowCount():
             self.selectRow(chosen)
 
-    def _stretch(self) -> None:
-        """The text has the rest of the width; it does not widen the table."""
-        last = self.figures.columnCount() - 1
-        if self._ends_in_words and last >= 0:
-            modes = QHeaderView.ResizeMode
-            for column in range(last):
-                self.horizontalHeader().setSectionResizeMode(column, modes.ResizeToContents)
-            self.horizontalHeader().setSectionResizeMode(last, modes.Stretch)
+    def _widths(self) -> dict[int, int]:
+        """By their contents. The room that is left is the text's, which does not widen the table;
+        without one, all columns share it."""
+        header = self.horizontalHeader()
+        columns = range(self.figures.columnCount())
+        widths = {c: max(self.sizeHintForColumn(c), header.sectionSizeHint(c)) for c in columns}
+        if widths and self._ends_in_words:
+            last = columns[-1]
+            widths[last] = header.width() - sum(widths[c] for c in columns[:-1])
+        elif widths:
+            share = max(0, header.width() - sum(widths.values())) // len(widths)
+            widths = {column: width + share for column, width in widths.items()}
+        return widths
 
     def limit_height(self, is_limited: bool) -> None:
         """Limit the height to that of the rows; its neighbours take the rest."""

@@ -120,12 +120,11 @@ class ResultsView(QFrame):
         """All rows of the table, up to half of the height; side by side half each."""
         if self._is_divided:
             return
-        half = self._split.height() // 2
-        if self._split.orientation() is Qt.Orientation.Horizontal:
-            half = rows = self._split.width() // 2
-        else:
-            rows = min(half, self.table.maximumHeight())
-        self._split.setSizes([rows, 2 * half - rows])
+        split = self._split
+        is_beside = split.orientation() is Qt.Orientation.Horizontal
+        room = (split.width() if is_beside else split.height()) - split.handleWidth()
+        rows = room // 2 if is_beside else min(room // 2, self.table.maximumHeight())
+        split.setSizes([rows, room - rows])
 
     def show_result(self, result: BenchResult | None) -> None:
         self.result = result

@@ -53,3 +53,18 @@ def test_a_bar_below_columns_covers_no_row(qtbot: QtBot, table: FigureTable[int]
     table.show_rows(("n", "n²"), wide)
     qtbot.waitUntil(lambda: table.horizontalScrollBar().maximum() > 0)
     qtbot.waitUntil(lambda: table.viewport().height() >= table.verticalHeader().length())
+
+
+@pytest.mark.parametrize("ends_in_words", (False, True))
+def test_the_columns_fill_the_width(qtbot: QtBot, ends_in_words: bool) -> None:
+    """No empty column after the last one; figures share the room, a text has all of it."""
+    table: FigureTable[int] = FigureTable("Figures", ends_in_words=ends_in_words)
+    qtbot.addWidget(table)
+    table.resize(400, 300)
+    table.show()
+    table.show_rows(("n", "n²"), rows(3))
+    header = table.horizontalHeader()
+    for width in (400, 900, 300):
+        table.resize(width, 300)
+        qtbot.waitUntil(lambda: 0 <= header.width() - header.length() < header.count())
+        assert (header.sectionSize(1) > 3 * header.sectionSize(0)) is ends_in_words

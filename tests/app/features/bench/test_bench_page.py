@@ -46,7 +46,11 @@ def test_a_sweep_fills_the_table_and_is_kept(qtbot: QtBot, page: BenchPage) -> N
     assert result is not None and page.bench.problem is None
     assert [point.figures["completed"] for point in result.points] == [4, 4]
     assert all(not point.error for point in result.points)
+    table = page.results.table
     assert page.results.model.rowCount() == 2
+    page.resize(1200, 1100)
+    qtbot.waitUntil(lambda: page.results._split.orientation() is Qt.Orientation.Vertical)
+    qtbot.waitUntil(lambda: table.viewport().height() == table.verticalHeader().length())
     kept = [run for run in page._book.runs if run.kind is Kind.BENCH]
     assert [run.state for run in kept] == [State.DONE]
 
