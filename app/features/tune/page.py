@@ -14,8 +14,8 @@ The engine settings are at the left of this page.
 
 from __future__ import annotations
 
-from PySide6.QtCore import Signal
-from PySide6.QtWidgets import QWidget
+from PySide6.QtCore import QEvent, QObject, Qt, Signal
+from PySide6.QtWidgets import QSizePolicy, QWidget
 
 from app.features.tune.comparison_view import CompareView
 from app.features.tune.load import BackgroundLoad
@@ -25,20 +25,23 @@ from app.link.bridge import EngineBridge
 from app.window.commands import Command
 from app.window.settings_store import SettingsStore
 from engine.snapshot import EngineSnapshot
-from widgets.controls.frames import FittedFrame
-from widgets.controls.layouts import vbox
+from widgets.controls.frames import FittedFrame, scroll_area
+from widgets.controls.layouts import dressed, vbox
 from widgets.live.charts import LiveCharts
 from widgets.live.metric_store import MetricStore
 from widgets.plot.clock import RedrawClock
 from widgets.plot.link import LinkedCursor
 from widgets.plot.marks import MarkLog, SpanLog
 from widgets.plot.series import MarkKind
+from widgets.theme.fonts import scaled
 
 ORDER = ("ttft", "itl", "tokens", "memory", "requests", "cache")
 METRIC_WORDS = "ITL TTFT latency throughput"
 """By which the palette finds what shows or moves them."""
 LEAST_FOR_TABLE = 380
 """Lower pages show the comparison in words."""
+LEAST_CHARTS = 100
+"""Pixels at 100 % text."""
 
 
 class TunePage(FittedFrame):
@@ -71,13 +74,30 @@ class TunePage(FittedFrame):
         self.result.awaits_changed.connect(self.comparison.refresh)
         self.result.figures.toggled.connect(self._show_figures)
         self.comparison.hide()
-        parts = self.load_bar, self.result, self.comparison, (self.charts, 1)
-        self._layout = vbox(*parts, of=self)
+        self._build()
         self.charts.span_picked.connect(self._pick)
         self.load.happened.connect(self._mark_load)
         bridge.past.connect(self._on_past)
         bridge.snapshot.connect(self._on_snapshot)
         bridge.state_changed.connect(lambda state: self.commands_changed.emit())
+
+    def _build(self) -> None:
+        """The charts have the height that is left; where they would be low, all scrolls."""
+        ignored = QSizePolicy.Policy.Ignored
+        self.charts.setSizePolicy(ignored, ignored)
+        self._content = dressed(QWidget(), bare=True)
+        parts = self.load_bar, self.result, self.comparison, (self.charts, 1)
+        self._parts = vbox(*parts, of=self._content)
+        area = scroll_area(self._content, "Tune")
+        area.setFocusPolicy(Qt.FocusPolicy.NoFocus)  # what is in it takes the focus
+        vbox(area, of=self)
+        self._content.installEventFilter(self)
+
+    def eventFilter(self, watched: QObject, event: QEvent) -> bool:
+        """The area keeps requests of its content from this frame; its bar takes of the width."""
+        if event.type() in (QEvent.Type.LayoutRequest, QEvent.Type.Resize):
+            self.fit()
+        return super().eventFilter(watched, event)
 
     def commands(self) -> list[Command]:
         return [
@@ -113,16 +133,18 @@ class TunePage(FittedFrame):
     def fit(self) -> None:
         """No table where it or what surrounds it would be lower than its text; no charts where
         the comparison leaves no room for them."""
-        spacing = self._layout.spacing()
+        spacing, charts = self._parts.spacing(), scaled(LEAST_CHARTS)
         above = sum(self._height_of(part) + spacing for part in (self.load_bar, self.result))
-        charts = self.charts.minimumSizeHint().height()
         least = above + self.comparison.height_with_table + spacing + charts
         self.comparison.set_low(self.height() < max(LEAST_FOR_TABLE, least))
-        least = above + self._height_of(self.comparison) + spacing + charts
-        self.charts.setVisible(self.comparison.isHidden() or self.height() >= least)
+        if not self.comparison.isHidden():
+            above += self._height_of(self.comparison) + spacing
+        has_room = self.height() >= above + charts
+        self.charts.setVisible(self.comparison.isHidden() or has_room)
+        self._content.setMinimumHeight(above + charts * (not self.charts.isHidden()))
 
     def _height_of(self, part: QWidget) -> int:
-        return max(part.minimumSizeHint().height(), part.heightForWidth(self.width()))
+        return max(part.minimumSizeHint().height(), part.heightForWidth(self._content.width()))
 
     def _pick(self, start: float, end: float) -> None:
         self.result.figures.setChecked(True)

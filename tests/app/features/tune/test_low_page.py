@@ -5,9 +5,12 @@ from __future__ import annotations
 from pytestqt.qtbot import QtBot
 
 from app.features.tune.comparison import TimeRange
+from app.features.tune.page import LEAST_CHARTS
 from app.features.tune.result_bar import ResultBar
 from app.main.application import Application
+from tests.app.cuts import expect_whole
 from tests.app.window_fixtures import application, script, set_text, usual_text
+from widgets.theme.fonts import scaled
 
 __all__ = ["application", "script", "usual_text"]  # fixtures
 
@@ -45,3 +48,23 @@ def test_the_headline_is_whole_beside_the_figures(
     window.resize(1600, 1000)
     set_text(qtbot, application, 100)
     qtbot.waitUntil(page.charts.isVisible)
+
+
+def test_a_long_result_is_whole_in_the_smallest_window(
+    qtbot: QtBot, application: Application
+) -> None:
+    """The page scrolls; the charts are not a sliver at its end."""
+    window, page = application.window, application.pages.tune
+    window.resize(1000, 640)
+    set_text(qtbot, application, 160)
+    window.show_widget(page)
+    page.result._line.setText(HEADLINE)
+    page.result.detail.setText(DETAIL * 4)
+    page.result.detail.show()
+    expect_whole(qtbot, page)
+    assert page.charts.height() > 0.9 * scaled(LEAST_CHARTS)
+    page.result.detail.hide()
+    window.resize(1600, 1000)
+    set_text(qtbot, application, 100)
+    bottom = lambda: page.charts.mapTo(page, page.charts.rect().bottomLeft()).y()
+    qtbot.waitUntil(lambda: bottom() == page.height() - 1)  # no scrolling in a large window
