@@ -51,6 +51,15 @@ def command(tmp_path: Path) -> list[str]:
     return [sys.executable, str(script)]
 
 
+@pytest.fixture
+def llama_cpp(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """The module of its child."""
+    monkeypatch.syspath_prepend(str(CHILDREN))
+    yield __import__("llama_cpp_child")
+    sys.modules.pop("llama_cpp_child")
+    sys.modules.pop("serve")
+
+
 def test_a_child_answers_and_ends_with_its_input(command: list[str]) -> None:
     peer = Peer("fake", command, {"bits": 8})
     process = psutil.Process(peer._process.pid)
@@ -75,6 +84,18 @@ def test_a_child_that_fails_says_why(command: list[str]) -> None:
         peer.run([[13]], 3)  # one token less than asked for
     with pytest.raises(PeerError, match="no_such_script"):
         Peer("fake", [sys.executable, "no_such_script.py"], {})
+
+
+def test_a_conversion_that_fails_has_the_converter_s_last_lines(
+    llama_cpp: Any, tmp_path: Path
+) -> None:
+    """Of its other lines, none."""
+    code = "print('chatter\\n' * 50)\ndef main():\n    raise ValueError('no such tensor')\n"
+    (tmp_path / llama_cpp.CONVERTER).write_text(code)
+    with pytest.raises(RuntimeError) as caught:
+        llama_cpp.converted({"model": "m", "cache": str(tmp_path), "bits": 16}, tmp_path)
+    said = str(caught.value)
+    assert said.endswith("no such tensor") and len(said.splitlines()) <= 11
 
 
 def test_every_kind_has_a_script() -> None:
@@ -183,9 +204,5 @@ def port() -> Iterator[int]:
     thread.join()
 
 
-def test_llama_cpp_streams_every_token(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(str(CHILDREN))
-    child = __import__("llama_cpp_child")
-    assert list(child.completion(port, [5, 6], 4)) == [1, 1, 1, 1]
-    sys.modules.pop("llama_cpp_child")
-    sys.modules.pop("serve")
+def test_llama_cpp_streams_every_token(port: int, llama_cpp: Any) -> None:
+    assert list(llama_cpp.completion(port, [5, 6], 4)) == [1, 1, 1, 1]

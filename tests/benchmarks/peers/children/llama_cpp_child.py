@@ -14,7 +14,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from serve import Engine, Made, Options, Prompts, serve
+from serve import Engine, Made, Options, Prompts, convert, serve
 
 FORMATS = {16: "bf16", 8: "q8_0", 4: "q4_0"}
 CONVERTER = "convert_hf_to_gguf.py"
@@ -36,15 +36,13 @@ def converted(options: Options, programs: Path) -> Path:
             raise FileNotFoundError(f"no {CONVERTER} in {programs} or above it")
         unfinished = whole.with_suffix(".unfinished")
         code = Path(__file__).with_name("llama_cpp_convert.py")
-        subprocess.run(
-            [sys.executable, str(code), str(converter), str(model), str(unfinished)], check=True
-        )
+        convert([sys.executable, str(code), str(converter), str(model), str(unfinished)])
         unfinished.rename(whole)
     target = cache / f"{model.name}-{weights}.gguf"
     if not target.exists():
         unfinished = target.with_suffix(".unfinished")
         program = str(programs / "llama-quantize")
-        subprocess.run([program, str(whole), str(unfinished), weights], check=True)
+        convert([program, str(whole), str(unfinished), weights])
         unfinished.rename(target)
     return target
 

@@ -7,14 +7,13 @@ the plug-in computes a float16 export in, where the processor has it.
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 from pathlib import Path
 
 import numpy as np
 import openvino as ov
 import openvino_genai as genai
-from serve import Engine, Made, Options, Prompts, serve
+from serve import Engine, Made, Options, Prompts, convert, serve
 
 BATCHED_TOKENS = 2048
 FORMATS = {
@@ -37,7 +36,7 @@ def exported(model: Path, cache: Path, bits: int) -> Path:
             "--weight-format", weights, *extra, str(unfinished),
         ]  # fmt: skip
         offline = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1"}
-        subprocess.run(command, check=True, env=os.environ | offline)
+        convert(command, os.environ | offline)
         unfinished.rename(target)
     return target
 

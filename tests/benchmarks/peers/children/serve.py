@@ -14,11 +14,14 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+LAST_LINES = 10
+"""Of a converter that failed: the error and where it was raised."""
 Options = dict[str, Any]
 Prompts = list[list[int]]
 Made = Callable[[int, int], None]
@@ -56,6 +59,18 @@ def serve(load: Callable[[Options], Engine]) -> None:
     except Exception as error:
         answer(error=f"{type(error).__name__}: {error}")
         raise
+
+
+def convert(command: Sequence[str], environment: Mapping[str, str] | None = None) -> None:
+    """Run a converter. Raises RuntimeError with the last that it printed."""
+    done = subprocess.run(
+        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+        errors="replace",
+    )  # fmt: skip
+    print(done.stdout, file=sys.stderr)
+    if done.returncode:
+        last = "\n".join(done.stdout.splitlines()[-LAST_LINES:])
+        raise RuntimeError(f"{' '.join(command)} ended with {done.returncode}:\n{last}")
 
 
 def _timed(engine: Engine, prompts: Prompts, num_output: int) -> list[list[float]]:
