@@ -9,12 +9,13 @@ from typing import Literal
 
 from PySide6.QtCore import QTimer, Signal
 from PySide6.QtGui import QResizeEvent
-from PySide6.QtWidgets import QFrame, QProgressBar, QPushButton, QWidget
+from PySide6.QtWidgets import QFrame, QPushButton, QWidget
 
 from engine.messages import LoadProgress
 from engine.units import progress_text
 from widgets.controls.layouts import button, hbox, label, vbox, wrapped
 from widgets.controls.lines import ElidedLine, title_line
+from widgets.controls.progress_bar import ProgressBar
 from widgets.theme.theme import SPACE_1, SPACE_2, SPACE_3, figure_font, restyle
 
 MAX_ROWS, MOST_OF_WINDOW = 3, 0.16
@@ -67,7 +68,6 @@ class WorkArea(QWidget):
     def end(self, key: str) -> None:
         row = self._rows.pop(key, None)
         if row is not None:
-            row.rest()
             row.hide()
             row.deleteLater()
             self._arrange()
@@ -114,9 +114,7 @@ class WorkRow(QFrame):
         self._stage = ElidedLine("text_muted")
         self._figures = label(role="muted")
         self._figures.setFont(figure_font())
-        self._bar = QProgressBar()
-        self._bar.setTextVisible(False)
-        self.rest()
+        self._bar = ProgressBar()
         self._error = wrapped("error")
         self._error.hide()
         words = hbox(self._title, (self._stage, 1), self._figures)
@@ -149,18 +147,10 @@ class WorkRow(QFrame):
         if not (self.underMouse() or any(one.hasFocus() for one in self.buttons)):
             self.folded.emit()
 
-    def rest(self) -> None:
-        """An indeterminate bar animates, which costs time even when it is hidden."""
-        self._bar.setRange(0, 1000)
-
     def _show_fraction(self, work: Work) -> None:
         has_bar = work.moving or work.fraction is not None
         self._bar.setVisible(has_bar and work.tone != "error")
-        if work.fraction is None and work.moving:
-            self._bar.setRange(0, 0)
-        else:
-            self._bar.setRange(0, 1000)
-            self._bar.setValue(round(1000 * (work.fraction or 0.0)))
+        self._bar.show_fraction(work.fraction)
 
     def _make_buttons(self, work: Work) -> None:
         for old in self.buttons:
@@ -203,7 +193,6 @@ class LoadStrip(WorkRow):
         self.show_work(replace(self.work, stage=progress.stage, figures=figures, fraction=fraction))
 
     def end(self) -> None:
-        self.rest()
         self.hide()
 
     def _act(self, place: int) -> None:

@@ -229,6 +229,7 @@ QProgressBar {
     background: $pressed; border: none; border-radius: 3px; max-height: 6px; min-height: 6px;
 }
 QProgressBar::chunk { background: $accent; border-radius: 3px; }
+QProgressBar[busy="true"]::chunk { width: 4px; margin-right: 8px; border-radius: 2px; }
 
 QScrollBar:vertical { background: transparent; width: 10px; margin: 0px; }
 QScrollBar:horizontal { background: transparent; height: 10px; margin: 0px; }

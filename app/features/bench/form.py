@@ -12,7 +12,6 @@ from PySide6.QtWidgets import (
     QBoxLayout,
     QDoubleSpinBox,
     QHBoxLayout,
-    QProgressBar,
     QSpinBox,
     QTabBar,
     QWidget,
@@ -42,6 +41,7 @@ from engine.errors import ErrorInfo, InferdeckError
 from widgets.controls.combo import ElidedCombo
 from widgets.controls.frames import FittedFrame
 from widgets.controls.layouts import STRETCH, button, dressed, hbox, label, vbox, wrapped
+from widgets.controls.progress_bar import ProgressBar
 from widgets.theme.fonts import scaled
 from widgets.theme.theme import SPACE_2, SPACE_3, SPACE_4
 
@@ -88,7 +88,7 @@ class BenchForm(FittedFrame):
         self._make_goals()
         self.run = button("Run", self.press_run, kind="primary")
         self.cancel = button("Cancel", self.cancel_wanted.emit, "Keep what is measured")
-        self.bar = dressed(QProgressBar(maximum=1000, textVisible=False), "Progress")
+        self.bar = ProgressBar()
         self.bar.setMaximumWidth(scaled(160))
         self.status, self.error = wrapped("muted"), wrapped("warning")
         self._arrange()
@@ -305,7 +305,7 @@ class BenchForm(FittedFrame):
         self.run.setToolTip(self.mode.tip if ready else "Open a model to measure it")
         self.cancel.setVisible(is_running)
         self.bar.setVisible(is_running)
-        self.bar.setValue(round(1000 * share))
+        self.bar.show_fraction(share)
         self.status.setText(text)
         self.status.setVisible(is_running)
         if problem is not None or is_running:

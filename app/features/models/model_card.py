@@ -6,7 +6,7 @@ import re
 from typing import Any
 
 from PySide6.QtCore import Qt, QTimer, Signal
-from PySide6.QtWidgets import QFrame, QGridLayout, QLabel, QProgressBar, QSizePolicy
+from PySide6.QtWidgets import QFrame, QGridLayout, QLabel, QSizePolicy
 
 from app.features.models.estimate import Estimate, Need
 from app.features.models.fit_rows import MemoryBar
@@ -18,6 +18,7 @@ from engine.units import bytes_text, precision_name, scaled_count
 from widgets.controls.combo import ElidedCombo
 from widgets.controls.layouts import STRETCH, vbox, wrapped
 from widgets.controls.number_control import NumberControl
+from widgets.controls.progress_bar import ProgressBar
 from widgets.theme.theme import SPACE_1, SPACE_2, SPACE_4, figure_font, restyle
 
 FACTS = ("Architecture", "Parameters", "On disk", "Layers", "KV cache per token")
@@ -46,9 +47,8 @@ class ModelCard(QFrame):
         for choice in (self._dtype, self._context):
             choice.activated.connect(lambda: self.options_changed.emit())
         self._bar = MemoryBar()
-        self._busy = QProgressBar()
-        self._busy.setTextVisible(False)
-        self._busy.setAccessibleName("Reading model")
+        self._busy = ProgressBar("Reading model")
+        self._busy.show_fraction(None)
         self._verdict, self._note = wrapped(), wrapped("muted")
         vbox(
             self._title, self._path, self._make_facts(), SPACE_2, self._bar, self._busy,
@@ -206,8 +206,6 @@ class ModelCard(QFrame):
             label.setText(facts.get(name, "–"))
 
     def _show_busy(self, busy: bool) -> None:
-        # An indeterminate bar animates, which costs time even when it is hidden.
-        self._busy.setRange(0, 0 if busy else 1)
         self._busy.setVisible(busy)
         if busy:
             self._bar.hide()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from PySide6.QtCore import Qt, Signal
-from PySide6.QtWidgets import QFrame, QLabel, QProgressBar
+from PySide6.QtWidgets import QFrame, QLabel
 
 from app.features.quantize.figures import Tile, TileGrid, percent
 from app.features.quantize.layers import LayersPanel, rows_of
@@ -14,6 +14,7 @@ from app.features.quantize.run import Run
 from engine.units import bytes_text, duration_text
 from widgets.controls.layouts import STRETCH, button, hbox, vbox, wrapped
 from widgets.controls.lines import ElidedLine, title_line
+from widgets.controls.progress_bar import ProgressBar
 from widgets.theme.theme import SPACE_1, SPACE_2, SPACE_3, SPACE_4, figure_font
 
 if TYPE_CHECKING:
@@ -38,10 +39,7 @@ class RunView(QFrame):
         self.figures = QLabel()
         self.figures.setProperty("role", "muted")
         self.figures.setFont(figure_font())
-        self.bar = QProgressBar()
-        self.bar.setTextVisible(False)
-        self.bar.setRange(0, 1000)
-        self.bar.setAccessibleName("Progress")
+        self.bar = ProgressBar()
         self.cancel = button(
             "Cancel", self.cancel_wanted.emit, "Cancel and remove partial files (Esc)"
         )
@@ -60,20 +58,12 @@ class RunView(QFrame):
         self.title.set_text(shown.title)
         self.stage.set_text(shown.stage)
         self.figures.setText(shown.time)
-        if shown.fraction is None:
-            self.bar.setRange(0, 0)
-        else:
-            self.bar.setRange(0, 1000)
-            self.bar.setValue(round(1000 * shown.fraction))
+        self.bar.show_fraction(shown.fraction)
         self.cancel.setEnabled(not run.is_cancelling)
         self.cancel.setText("Cancelling…" if run.is_cancelling else "Cancel")
         self.layers.setVisible(run.has_layers)
         if run.has_layers:
             self.layers.show_rows(rows_of(run.layers), run.num_layers)
-
-    def rest(self) -> None:
-        """Stop the indeterminate bar: it animates, which costs time even when hidden."""
-        self.bar.setRange(0, 1000)
 
 
 class MadeView(QFrame):

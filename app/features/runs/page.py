@@ -290,7 +290,6 @@ class RunsPage(QWidget):
         recipe.forget_output()
 
     def _on_ended(self, run: Run, outcome: Outcome) -> None:
-        self.detail.run_view.rest()
         if outcome.error is not None:
             form = self.quantizing if run.quantize is not None else self.evaluating
             form.show_error(outcome.error)

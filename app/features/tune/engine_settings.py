@@ -9,7 +9,7 @@ from typing import Any
 
 from PySide6.QtCore import Qt, QTimer, Signal
 from PySide6.QtGui import QFontMetrics, QShowEvent
-from PySide6.QtWidgets import QProgressBar, QPushButton, QWidget
+from PySide6.QtWidgets import QPushButton, QWidget
 
 from app.features.models.precision import Memory
 from app.features.tune.draft_models import METHOD, MODEL, WITH_MODEL, DraftModels
@@ -35,6 +35,7 @@ from widgets.controls.buttons import IconButton
 from widgets.controls.layouts import STRETCH, Label, button, dressed, hbox, vbox
 from widgets.controls.number_control import NumberControl
 from widgets.controls.paths import PathControl
+from widgets.controls.progress_bar import ProgressBar
 from widgets.controls.setting_row import ChoiceControl, HintTone, SettingRow
 from widgets.controls.text import set_key_tip
 from widgets.live.metric_store import MetricStore
@@ -122,7 +123,7 @@ class EngineSettingsPanel(QWidget):
         self.profiles.reset.connect(self.commands.reset)
         self.profiles.notice.connect(self.notice)
         self._message = dressed(Label(wordWrap=True), role="small")
-        self._progress = dressed(QProgressBar(textVisible=False), "Applying settings")
+        self._progress = ProgressBar("Applying settings")
         self.pending = PendingCard(self._bridge, self.commands.apply, self.commands.discard)
         self._undo = IconButton("undo", "Undo setting change", self.commands.undo)
         self._redo = IconButton("redo", "Redo setting change", self.commands.redo)
@@ -241,8 +242,7 @@ class EngineSettingsPanel(QWidget):
 
     def _on_progress(self, event: messages.LoadProgress) -> None:
         if self.model.sent:
-            self._progress.setRange(0, 1000 if event.total else 0)
-            self._progress.setValue(round(1000 * event.done / event.total) if event.total else 0)
+            self._progress.show_fraction(event.done / event.total if event.total else None)
 
     def _on_reconfigured(self, event: messages.Reconfigured) -> None:
         if event.change is Change.CACHE_REBUILD:
@@ -334,7 +334,7 @@ class EngineSettingsPanel(QWidget):
         slow = [sent for sent in model.sent if sent.change is not Change.LIVE]
         self._progress.setVisible(bool(slow))
         if slow:
-            self._progress.setRange(0, 0)
+            self._progress.show_fraction(None)
             self._message_timer.stop()
             self._set_message(self._work_text(slow[0]))
         elif not self._message_timer.isActive():
