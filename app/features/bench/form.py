@@ -63,6 +63,9 @@ class Mode(StrEnum):
         }[self]
 
 
+NO_MODEL = "Open a model to measure it"
+
+
 class BenchForm(FittedFrame):
     """`run_wanted(BenchPlan)`, `cancel_wanted`, `goals_changed(Goals)`, `mode_changed(Mode)`."""
 
@@ -95,7 +98,7 @@ class BenchForm(FittedFrame):
         self._on_pacing()
         self._show_error(None)
         self._on_mode()
-        self.show_state(False, "", 0.0, None)
+        self.show_state(False, "", 0.0, None, NO_MODEL)
 
     def _make_load(self) -> None:
         self.requests = dressed(
@@ -293,16 +296,17 @@ class BenchForm(FittedFrame):
     # State --------------------------------------------------------------------------------------
 
     def show_state(
-        self, is_running: bool, text: str, share: float, problem: ErrorInfo | None
+        self, is_running: bool, text: str, share: float, problem: ErrorInfo | None, why_not: str
     ) -> None:
+        """why_not: a run cannot start now; "" if it can."""
         bridge = self._bridge
-        ready, config, model, plan = bridge.is_ready, bridge.config, bridge.model, bridge.plan
+        config, model, plan = bridge.config, bridge.model, bridge.plan
         if not is_running and config is not None and model is not None and plan is not None:
             self.ladder.warn(first_rung_problem(config, model, plan))
         self.tabs.setEnabled(not is_running)
         self.run.setVisible(not is_running)
-        self.run.setEnabled(ready)
-        self.run.setToolTip(self.mode.tip if ready else "Open a model to measure it")
+        self.run.setEnabled(not why_not)
+        self.run.setToolTip(why_not or self.mode.tip)
         self.cancel.setVisible(is_running)
         self.bar.setVisible(is_running)
         self.bar.show_fraction(share)

@@ -35,7 +35,7 @@ from app.bench.record import from_run
 from app.bench.sweep import axis_title, value_words
 from app.features.bench.apply_bar import ApplyBar
 from app.features.bench.controller import BenchController
-from app.features.bench.form import BenchForm, Mode
+from app.features.bench.form import NO_MODEL, BenchForm, Mode
 from app.features.bench.jobs import BenchPlan, OtherEngines, Result
 from app.features.bench.kept_choices import choices_of, recall
 from app.features.bench.ladder_view import LadderView
@@ -100,7 +100,14 @@ class BenchPage(QWidget):
         ]  # fmt: skip
 
     def _may_run(self) -> bool:
-        return self._bridge.is_ready and not self.bench.is_running
+        return not self._why_not and not self.bench.is_running
+
+    @property
+    def _why_not(self) -> str:
+        """Why no run can start, or ""."""
+        if not self._bridge.is_ready:
+            return NO_MODEL
+        return "Settings are being applied" if self._settings.model.sent else ""
 
     def may_close(self, window: QWidget) -> bool:
         """Whether the window may close now. During a run it asks first (a preference)."""
@@ -122,6 +129,7 @@ class BenchPage(QWidget):
         self.bench.set_goals(form.goals)
         form.mode_changed.connect(self._on_mode)
         self._bridge.state_changed.connect(lambda state: self._on_changed())
+        self._settings.actions_changed.connect(self._show_state)
         return form
 
     @cached_property
@@ -223,6 +231,13 @@ class BenchPage(QWidget):
         self._show_applied("", can_undo=False)
 
     def _on_changed(self) -> None:
+        if self._layout.count():
+            self.results.show_result(self.bench.result)
+            self.ladder.show_result(self.bench.ladder)
+        self._show_state()
+
+    def _show_state(self) -> None:
+        """Whether a run can start, or how far it is."""
         self.commands_changed.emit()
         if not self._layout.count():
             return
@@ -231,9 +246,7 @@ class BenchPage(QWidget):
         text, share = "", 0.0
         if bench.is_running and progress is not None:
             text, share = str(progress), progress.share
-        self.form.show_state(bench.is_running, text, share, bench.problem)
-        self.results.show_result(bench.result)
-        self.ladder.show_result(bench.ladder)
+        self.form.show_state(bench.is_running, text, share, bench.problem, self._why_not)
 
     # Runs ---------------------------------------------------------------------------------------
 

@@ -55,6 +55,19 @@ def test_a_sweep_fills_the_table_and_is_kept(qtbot: QtBot, page: BenchPage) -> N
     assert [run.state for run in kept] == [State.DONE]
 
 
+def test_no_run_starts_while_settings_are_applied(
+    qtbot: QtBot, application: Application
+) -> None:
+    page = page_in_window(qtbot, application)
+    action = application.window.commands.action("bench.run")
+    may_run = lambda: {page.form.run.isEnabled(), action.isEnabled()}
+    assert may_run() == {True}
+    with qtbot.waitSignal(application.bridge.reconfigured, timeout=3000):
+        application.engine_settings.commands.change({"block_size": 32})
+        assert may_run() == {False}
+    qtbot.waitUntil(lambda: may_run() == {True})
+
+
 def test_a_kept_sweep_is_opened_from_the_runs(
     qtbot: QtBot, application: Application
 ) -> None:
@@ -155,10 +168,10 @@ def test_no_choice_is_cut_in_a_small_window_with_large_text(
         expect_whole(qtbot, form)
         assert form.width() < page.width()
     form.choose(Mode.SWEEP)
-    form.show_state(True, str(Progress(Point(TUNED).label, 16, 128, 300.0)), 0.2, None)
+    form.show_state(True, str(Progress(Point(TUNED).label, 16, 128, 300.0)), 0.2, None, "")
     qtbot.waitUntil(form.status.isVisible)
     expect_whole(qtbot, form)
-    form.show_state(False, "", 0.0, None)
+    form.show_state(False, "", 0.0, None, "")
     application.window.resize(1600, 1000)
     set_text(qtbot, application, 100)
     qtbot.waitUntil(lambda: are_whole() and top(form.pacing) < top(form.rounds))
