@@ -1,4 +1,5 @@
-"""Columns and row height of a grid of charts."""
+"""Columns and row height of a grid of charts. Widths are at the default text size: end labels and
+legends grow with the text."""
 
 from __future__ import annotations
 
@@ -7,6 +8,7 @@ from widgets.theme.theme import SPACE_2
 
 _CHART_WIDTH, _PLOT_HEIGHT = 300, 90  # least
 _NARROW, _LOW = 260, 60  # least, where more charts fit that way
+_IN_ONE_ROW = 240  # least width
 _TEXTS = 60  # pixels above and below a plot, at the default text size
 _WIDE = 340  # from here on values fit beside the plot
 _LEADING = 4
@@ -28,26 +30,26 @@ def grid_for(width: int, height: int, count: int, *, leads: bool = False) -> tup
 def columns_for(width: int, height: int, count: int = 6) -> int:
     """Columns of a grid of `count` charts: one row where it is wide and low, else as many as fit
     without a gap. Charts may be narrower where some would otherwise need scrolling."""
-    if height < 2 * _row(_PLOT_HEIGHT) and width >= count * 240:
+    if height < 2 * _row(_PLOT_HEIGHT) and width >= count * scaled(_IN_ONE_ROW):
         return count
     even = [n for n in (4, 3, 2) if count % n == 0 and n * n <= count * 2]
-    roomy = next((n for n in even if width >= n * _CHART_WIDTH), 1)
+    roomy = next((n for n in even if width >= n * scaled(_CHART_WIDTH)), 1)
     if -(-count // roomy) <= _rows_seen(_row(_PLOT_HEIGHT), height):
         return roomy
-    return next((n for n in even if width >= n * _NARROW), 1)
+    return next((n for n in even if width >= n * scaled(_NARROW)), 1)
 
 
 def _is_roomy(width: int, height: int, count: int, columns: int) -> bool:
     """Whether `count` charts fit in `columns` without narrow or low ones."""
-    rows = -(-count // columns)
-    return rows <= _rows_seen(_row(_PLOT_HEIGHT), height) and width >= columns * _CHART_WIDTH
+    is_wide = width >= columns * scaled(_CHART_WIDTH)
+    return is_wide and -(-count // columns) <= _rows_seen(_row(_PLOT_HEIGHT), height)
 
 
 def leading_columns(width: int, height: int) -> int:
     """Columns in which four charts fill a view: one row where two would be low."""
-    if _rows_seen(_row(_PLOT_HEIGHT), height) < 2 and width >= _LEADING * _WIDE:
+    if _rows_seen(_row(_PLOT_HEIGHT), height) < 2 and width >= _LEADING * scaled(_WIDE):
         return _LEADING
-    return 2 if width >= 2 * _NARROW else 1
+    return 2 if width >= 2 * scaled(_NARROW) else 1
 
 
 def _row(plot: int) -> int:

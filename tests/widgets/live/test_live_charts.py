@@ -282,6 +282,16 @@ def test_rows_grow_with_their_text() -> None:
     assert heights[1] - heights[0] == 36
 
 
+def test_large_text_has_fewer_columns() -> None:
+    """Else end labels and legends cover the curves."""
+    columns = []
+    for scale in (1.0, 1.6):
+        set_text_scale(scale)
+        columns.append(grid_for(660, 310, 6, leads=True)[0])
+    set_text_scale(1.0)
+    assert columns == [2, 1]
+
+
 def test_times_line_up_from_chart_to_chart(charts: LiveCharts) -> None:
     charts.show()
     for one in load_run(time.perf_counter(), 5):
