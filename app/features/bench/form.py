@@ -161,7 +161,7 @@ class BenchForm(FittedFrame):
         hbox(label("Arrivals", "muted"), self.pacing, self.concurrency, self.rate,
              self.burstiness, of=self._arrivals)  # fmt: skip
         load = self._row(
-            hbox(label("Workload", "muted"), (self.workload, 1), label("Requests", "muted"),
+            hbox(label("Workload", "muted"), (self.workload, 1), label("Requests ≥", "muted"),
                  self.requests),
             hbox(self._arrivals, label("Warm-up", "muted"), self.warmups, STRETCH),
         )  # fmt: skip
