@@ -271,8 +271,8 @@ class Application(QObject):
             docks,
             self._dock_plan,
             self.history,
-            self.strip,
-            (self.notices, self.load_strip, self.work),
+            (self.strip, self.load_strip),
+            (self.notices, self.work),
         )
         for shared in (self._clock, self._marks):
             shared.setParent(self.window)

@@ -1,9 +1,9 @@
 """The main window: arranges its parts, and keeps its size and docks between runs.
 
 +------+---------------------------------------+
-| rail | figures                               |
+| rail | figures, loading                      |
 |      +-------------------------+-------------+
-|      | notices, loading, work  | engine      |
+|      | notices, work           | engine      |
 |      | page                    | settings    |
 |      +-------------------------+             |
 |      | live charts             |             |
@@ -64,11 +64,12 @@ class MainWindow(QMainWindow):
         docks: Sequence[tuple[PanelDock, str]],
         plan: Callable[[Page], DockPlan],
         history: NoticeHistory,
-        strip: QWidget,
+        header: Sequence[QWidget],
         over_page: Sequence[QWidget],
     ) -> None:
         """`docks`: each with its shortcut, the engine settings first. `plan`: positions at the
-        first visit of a page. `strip`: at the top; `over_page`: between the strip and the page."""
+        first visit of a page. `header`: side by side at the top, where one that comes or goes moves
+        nothing below; `over_page`: between the header and the page."""
         super().__init__()
         self.settings, self.pages = settings, list(pages)
         self.dock_shortcuts = tuple(docks)
@@ -78,7 +79,7 @@ class MainWindow(QMainWindow):
         self.commands = CommandRegistry(self, settings.keymap)
         self.rail = self._make_rail(history)
         self.stack = stack(*(page.widget for page in self.pages))
-        self._arrange(strip, over_page)
+        self._arrange(header, over_page)
         settings_dock, *others = (dock for dock, _ in docks)
         by_name = {page.name: page for page in self.pages}
         self.docks = DockLayouts(
@@ -105,12 +106,12 @@ class MainWindow(QMainWindow):
         rail.choose(0)
         return rail
 
-    def _arrange(self, strip: QWidget, over_page: Sequence[QWidget]) -> None:
+    def _arrange(self, header: Sequence[QWidget], over_page: Sequence[QWidget]) -> None:
         self.stack.setMinimumSize(*PAGE_SIZE)
         middle, whole = QWidget(), QWidget()
         vbox(*over_page, (Contained(self.stack), 1), of=middle)
         self.dock_area = DockArea(middle)
-        right = vbox(strip, (self.dock_area, 1))
+        right = vbox(hbox(*((part, 1) for part in header)), (self.dock_area, 1))
         hbox(self.rail, (right, 1), of=whole, margins=(SPACE_2, 0, SPACE_2, SPACE_2))
         self.setCentralWidget(whole)
 

@@ -9,7 +9,7 @@ from typing import Literal
 
 from PySide6.QtCore import QTimer, Signal
 from PySide6.QtGui import QResizeEvent
-from PySide6.QtWidgets import QFrame, QPushButton, QWidget
+from PySide6.QtWidgets import QFrame, QPushButton, QSizePolicy, QWidget
 
 from engine.messages import LoadProgress
 from engine.units import progress_text
@@ -169,12 +169,13 @@ class WorkRow(QFrame):
 
 
 class LoadStrip(WorkRow):
-    """Progress of a model that is loading; hidden while none is."""
+    """Progress of a model that is loading, beside the header; hidden while none is."""
 
     cancelled = Signal()
 
     def __init__(self) -> None:
         super().__init__()
+        self.setSizePolicy(QSizePolicy.Policy.Expanding, QSizePolicy.Policy.Ignored)
         self.hide()
 
     def begin(self, title: str) -> None:

@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 import pytest
-from PySide6.QtCore import QEvent, QMimeData, QObject, QPoint, QPointF, QSize, Qt, QUrl
+from PySide6.QtCore import QEvent, QMimeData, QObject, QPoint, QPointF, QRect, QSize, Qt, QUrl
 from PySide6.QtGui import QDropEvent, QGuiApplication, QImage
 from PySide6.QtWidgets import QApplication, QPushButton, QWidget
 from pytestqt.qtbot import QtBot
@@ -25,12 +25,21 @@ from app.window.settings_store import SettingsStore
 from engine.errors import ErrorInfo
 from engine.messages import EngineCrashed, LoadProgress, MadeRoom, OutputEvent, Recovered, Stalled
 from tests.app.fakes import FakeEngineThread, Script
-from tests.app.window_fixtures import application, next_run, open_model, script, send, wait_idle
+from tests.app.window_fixtures import (
+    application,
+    next_run,
+    open_model,
+    script,
+    send,
+    set_text,
+    usual_text,
+    wait_idle,
+)
 from tests.figures import numbers
 from widgets.live.strip import StatStrip
 from widgets.theme.theme import load_theme
 
-__all__ = ["application", "script"]
+__all__ = ["application", "script", "usual_text"]
 
 
 # Start and models --------------------------------------------------------------------------------
@@ -123,6 +132,23 @@ def test_a_lost_connection_counts_the_attempts(
     cause = "Cannot reach h: port 8000 is closed."
     bridge.take_answer(LinkChanged(LinkState.RECONNECTING, time.perf_counter(), cause, attempt))
     assert numbers(application.strip.state[0]) == shown
+
+
+@pytest.mark.parametrize("percent", (100, 160))
+def test_loading_does_not_move_the_page(
+    qtbot: QtBot, application: Application, script: Script, percent: int
+) -> None:
+    set_text(qtbot, application, percent)
+    stack, strip = application.window.stack, application.load_strip
+    place = lambda: QRect(stack.mapTo(application.window, QPoint()), stack.size())
+    before = place()
+    script.load_steps, script.load_step_s = 100_000, 0.005
+    application.session.open("/models/slow")
+    qtbot.waitUntil(lambda: "of" in strip._figures.text(), timeout=3000)
+    assert strip.isVisible() and strip.height() >= strip.minimumSizeHint().height()
+    assert place() == before
+    with qtbot.waitSignal(application.bridge.load_failed, timeout=3000):
+        strip.buttons[0].click()
 
 
 def test_loading_can_be_cancelled(qtbot: QtBot, application: Application, script: Script) -> None:
