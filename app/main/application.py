@@ -101,6 +101,9 @@ from widgets.theme.restyling import restyling
 from widgets.theme.theme import apply_text_size, apply_theme
 
 SHUTDOWN_S = 5.0
+LEAVE_LOAD_S = 1.0
+"""Without an open model the engine has nothing to finish. It sees within this time that its load is
+cancelled, unless it imports: then it is left behind."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -388,7 +391,7 @@ class Application(QObject):
         restyling().leave()
         self.gpu.watch.stop()
         self.crash.stop()
-        self.bridge.shutdown(SHUTDOWN_S)
+        self.bridge.shutdown(SHUTDOWN_S if self.bridge.is_ready else LEAVE_LOAD_S)
         self.pages.tune.load.stop()
         self.pages.models.close_down()
         self.pages.chat_page.draft.keep()

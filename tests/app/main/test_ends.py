@@ -111,18 +111,18 @@ class Application(app.main.start.Application):
         super().show()
         QTimer.singleShot(0, lambda: print("shown", flush=True))
 app.main.start.Application = Application
-app.main.application.SHUTDOWN_S = float(sys.argv[1])
+app.main.application.LEAVE_LOAD_S = float(sys.argv[1])
 sys.exit(main(["--num-threads", "1"]))
 """
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("shutdown_s", [20.0, 0.0])  # 0: the engine's thread still imports
-def test_control_c_closes_the_window_and_ends_well(shutdown_s: float, tmp_path: Path) -> None:
+@pytest.mark.parametrize("leave_s", [20.0, 0.0])  # 0: the engine's thread still imports
+def test_control_c_closes_the_window_and_ends_well(leave_s: float, tmp_path: Path) -> None:
     temporary = tmp_path / "temporary"
     temporary.mkdir()
     process = subprocess.Popen(
-        [sys.executable, "-c", STARTER, str(shutdown_s)], cwd=ROOT, text=True,
+        [sys.executable, "-c", STARTER, str(leave_s)], cwd=ROOT, text=True,
         stdout=subprocess.PIPE, stderr=subprocess.PIPE,
         env={**os.environ, "TMPDIR": str(temporary)},
     )  # fmt: skip
