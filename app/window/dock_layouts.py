@@ -54,17 +54,17 @@ class DockLayouts(QObject):
         area.divided.connect(self._keep_shares)
         stored = store.text(_WIDTH, "")
         self._width = int(stored) if stored.isdecimal() else SETTINGS_WIDTH
-        self._settled = 0  # pixels of the settings when they were last placed
+        self._pressed_at = 0  # pixels of the settings
+        area.pressed.connect(self._on_pressed)
+        area.released.connect(self._on_released)
         self._widen = QTimer(self, singleShot=True)
         self._widen.timeout.connect(self._place_settings)
         self._widen.timeout.connect(self._divide)
         settings_dock.visibilityChanged.connect(self._on_seen)
-        restyling().beginning.connect(self._note_width)
         restyling().arranged.connect(self._after_text_size)
 
     def show_page(self, page: str) -> None:
         """Store the docks of the current page and restore those of another."""
-        self._note_width()
         self._states[self._page] = self._fold.state()
         self._page = page
         self.restore()
@@ -111,7 +111,6 @@ class DockLayouts(QObject):
 
     def keep(self) -> None:
         """Store all states for the next run."""
-        self._note_width()
         self._store.set_text(_WIDTH, f"{self._width}")
         self._states[self._page] = self._fold.state()
         self.write()
@@ -154,15 +153,17 @@ class DockLayouts(QObject):
         if is_seen:
             self._widen.start()
 
-    def _note_width(self) -> None:
-        """Learn what the user dragged since the settings were placed."""
+    def _on_pressed(self) -> None:
+        self._pressed_at = self._width_now
+
+    def _on_released(self) -> None:
+        """Learn the width that the user dragged; the window and the page's text change it too."""
         width = self._width_now
-        if width and self._settled and width != self._settled:
+        if width and width != self._pressed_at:
             self._width = round(width / max(1.0, text_scale()))
 
     def _place_settings(self) -> None:
         self._area.resizeDocks([self._settings], [scaled(self._width)], Qt.Orientation.Horizontal)
-        self._settled = self._width_now
 
     def _after_text_size(self) -> None:
         self._place_settings()

@@ -111,9 +111,11 @@ class _TitleBar(QWidget):
 
 class DockArea(QMainWindow):
     """The page in the middle and docks around it. `dragged(height)`, `divided(widths)`: the user
-    resized the docks below the page."""
+    resized the docks below the page. `pressed`, `released`: a separator."""
 
     resized = Signal()
+    pressed = Signal()
+    released = Signal()
     dragged = Signal(int)
     divided = Signal(tuple)
 
@@ -187,6 +189,7 @@ class DockArea(QMainWindow):
         """Only presses on the separators arrive here."""
         if event.type() is QEvent.Type.MouseButtonPress:
             self._pressed_at = self.height_below, self.widths_below
+            self.pressed.emit()
         taken = super().event(event)
         if event.type() is QEvent.Type.MouseButtonRelease:
             QTimer.singleShot(0, self, self._released)  # what was moved is laid out by then
@@ -199,6 +202,7 @@ class DockArea(QMainWindow):
             self.dragged.emit(height)
         if widths != widths_before:
             self.divided.emit(widths)
+        self.released.emit()
 
     def resizeEvent(self, event: QResizeEvent) -> None:
         super().resizeEvent(event)

@@ -9,6 +9,7 @@ from PySide6.QtWidgets import QWidget
 from pytestqt.qtbot import QtBot
 
 from app.main.application import Application
+from app.window.dock_layouts import SETTINGS_WIDTH
 from tests.app.cuts import expect_whole
 from tests.app.fakes import Script
 from tests.app.window_fixtures import application, ask, set_text, usual_text, wait_idle
@@ -101,3 +102,22 @@ def test_docks_and_dialogs_have_their_sizes_back_after_large_text(
     assert dialog.rect().contains(place_of(dialog.close_button))
     set_text(qtbot, application, 100)
     qtbot.waitUntil(lambda: sizes() == before)
+
+
+@pytest.mark.slow
+def test_the_settings_on_tune_have_their_width_back_in_a_small_window(
+    qtbot: QtBot, application: Application
+) -> None:
+    """A small window leaves them less than their width: that is not the user's choice."""
+    window, dock = application.window, application.settings_dock
+    window.resize(1280, 800)
+    window.show_widget(application.pages.tune)
+    qtbot.waitUntil(lambda: dock.width() == SETTINGS_WIDTH)
+    set_text(qtbot, application, 160)
+    qtbot.wait(SETTLES_MS)
+    most = dock.maximumWidth()
+    dock.setMaximumWidth(SETTINGS_WIDTH + 100)  # as a page with wide contents does
+    qtbot.waitUntil(lambda: dock.width() == SETTINGS_WIDTH + 100)
+    dock.setMaximumWidth(most)
+    set_text(qtbot, application, 100)
+    qtbot.waitUntil(lambda: dock.width() == SETTINGS_WIDTH)
