@@ -144,21 +144,32 @@ def _missing(snapshot: EngineSnapshot, request: RequestSnapshot) -> str:
         return "the next step"
     if getattr(config, "kv_allocation", "paged") != "paged":
         return f"KV blocks (contiguous allocation holds {percent_text(snapshot.kv_usage)})"
+    ahead = _ahead_of(request, snapshot)  # they get slots and blocks first
+    tail = [f"{counted(len(ahead), 'request')} ahead"] if ahead else []
     free = blocks.num_free + blocks.num_cached
+    needed = _num_blocks(request, snapshot)
+    usable = free - getattr(config, "watermark", 0.0) * blocks.num_blocks
+    in_all = needed + sum(_num_blocks(r, snapshot) for r in ahead)
+    if most is not None and 0 < in_all <= usable:
+        if len(ahead) < most - running:  # a request ended in the last step
+            return "the next step"
+        return f"a batch slot ({', '.join([f'{running:,} of {most:,} running', *tail])})"
     parts = [f"{free:,} of {blocks.num_blocks:,} free"]
-    if blocks.block_size:
-        tokens = request.num_prompt_tokens + request.num_output_tokens
-        count = math.ceil(tokens / blocks.block_size)
-        parts += [f"{count:,} needed"] if count > free else []
-    if ahead := _num_ahead(snapshot, request):  # they get blocks first
-        parts.append(f"{counted(ahead, 'request')} ahead")
-    return f"KV blocks ({', '.join(parts)})"
+    parts += [f"{needed:,} needed"] if needed > free else []
+    return f"KV blocks ({', '.join([*parts, *tail])})"
 
 
-def _num_ahead(snapshot: EngineSnapshot, request: RequestSnapshot) -> int:
+def _ahead_of(request: RequestSnapshot, snapshot: EngineSnapshot) -> list[RequestSnapshot]:
     """Requests that wait before this one: a snapshot has them in the order of the queue."""
     waiting = [r for r in snapshot.requests if r.state is not RequestState.RUNNING]
-    return waiting.index(request)
+    return waiting[: waiting.index(request)]
+
+
+def _num_blocks(request: RequestSnapshot, snapshot: EngineSnapshot) -> int:
+    """Blocks of all its tokens so far; 0 where the size of a block is not reported."""
+    tokens = request.num_prompt_tokens + request.num_output_tokens
+    size = snapshot.blocks.block_size
+    return math.ceil(tokens / size) if size else 0
 
 
 def _num_running(snapshot: EngineSnapshot) -> int:

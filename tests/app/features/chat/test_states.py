@@ -87,6 +87,17 @@ def test_requests_ahead_are_counted_where_blocks_would_do() -> None:
     assert numbers(text(replace(both, requests=(*running, own, first)))) == [10, 1152]
 
 
+def test_a_slot_that_is_free_for_one_step_is_no_lack_of_blocks() -> None:
+    """A request has ended, and the next step admits the first in line."""
+    own = request(RequestState.WAITING, prompt=17)
+    found = now(own, num_used=100, max_num_seqs=OTHERS + 1)
+    assert "next step" in text(found) and numbers(text(found)) == []
+    first = replace(own, request_id="first")
+    running = tuple(r for r in found.requests if r.request_id != "me")
+    second = text(replace(found, requests=(*running, first, own)))
+    assert "batch slot" in second and numbers(second) == [OTHERS, OTHERS + 1, 1]
+
+
 def test_a_static_batch_that_is_closed_is_the_reason() -> None:
     found = now(request(RequestState.WAITING), batching="static")
     held = text(found, held_back=frozenset(["me"]))
