@@ -8,9 +8,11 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from app.bench.load import Pace, Run
+from app.bench.progress import Progress
 from app.bench.remote import RemoteBench
 from app.bench.runner import Plan
-from app.bench.sweep import ENGINE, Bench, Progress, SweepCancelledError
+from app.bench.runner import Progress as RequestProgress
+from app.bench.sweep import ENGINE, Bench, SweepCancelledError
 from app.clients.target import Target
 from engine.errors import ConfigError
 
@@ -38,13 +40,14 @@ SweepCancelledError."""
 @dataclass(slots=True)
 class EnginesBench:
     """own: None where our engine has no model. is_over: whether the user cancelled; asked after
-    each request."""
+    each request. progress: of the requests of a server's run."""
 
     own: Bench | None
     reach: Reach
     plan: Plan
     tell: Callable[[Progress], None] = lambda progress: None
     is_over: Callable[[], bool] = lambda: False
+    progress: RequestProgress = lambda stage, done, total: None
     _last: Progress = field(default_factory=lambda: Progress("", 0, 0, None))
     _servers: dict[Reached, RemoteBench] = field(default_factory=dict)
 
@@ -78,3 +81,4 @@ class EnginesBench:
     def _check(self, stage: str, done: int, total: int) -> None:
         if self.is_over():
             raise SweepCancelledError
+        self.progress(stage, done, total)

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple, Protocol
 
 from app.bench.goals import Goals
 from app.bench.load import EngineRun, Pace, Run
+from app.bench.progress import Progress, Reporter
 from app.bench.ranking import nearest, users_under
 from app.bench.rungs import PRECISIONS, Quality, Rung, State
 from app.bench.runner import BenchRunner, SettableEngine
@@ -25,7 +26,6 @@ from app.bench.sweep import (
     Axis,
     Bench,
     Point,
-    Progress,
     Search,
     Sweep,
     SweepCancelledError,
@@ -126,6 +126,14 @@ class Ladder:
     _took: list[float] = field(default_factory=list)
     _number: int = 0  # of the current rung
     _began: float = 0.0
+    _reporter: Reporter = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._reporter = Reporter(self.progress)
+
+    def on_request(self, stage: str, done: int, count: int) -> None:
+        """For a runner's `progress`."""
+        self._reporter.on_request(done, count)
 
     def run(self) -> list[Rung]:
         """All rungs; those not reached are waiting."""
@@ -283,7 +291,7 @@ class Ladder:
             later = sum(rung.state is State.WAITING for rung in self.rungs[number + 1 :])
             each = statistics.fmean(self._took)
             left = later * each + max(0.0, each - (time.perf_counter() - self._began))
-        self.progress(Progress(label, number, len(self.rungs), left, "rungs"))
+        self._reporter.begin(Progress(label, number, len(self.rungs), left, "rungs"))
 
 
 def _rate(point: Point) -> float:

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from app.bench.calibrate import calibrate
 from app.bench.goals import Goals
 from app.bench.load import Clock
+from app.bench.progress import Progress
 from app.bench.ranking import Objective, rank
 from app.bench.runner import BenchRunner, Plan, SettableEngine
-from app.bench.sweep import Point, Progress, error_words, least_requests
+from app.bench.sweep import Point, error_words, least_requests
 from engine.errors import InferdeckError
 from engine.hardware import garbage
 from engine.simulate.engine import Encode, SimulatedEngine, as_it_is

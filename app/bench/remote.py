@@ -49,7 +49,7 @@ class RemoteBench:
         self._target = target
         # whether its model has a chat template is not reported
         self._plan = replace(plan, workload=plan.workload.for_model(True))
-        self._progress = progress
+        self.progress = progress
         self._address = parse_address(target.base_url)
         self.probe: Probe = probe(target)
         self.model = self._chosen(model)
@@ -124,10 +124,10 @@ class RemoteBench:
         self._num_runs += 1
         salt = f"{time.time_ns()}-{self._num_runs}"  # the server may remember another day's prompts
         requests = plan.workload.requests(variant, self._vocabulary, plan.seed, salt)
-        self._progress(label, 0, len(requests))
+        self.progress(label, 0, len(requests))
         return await run_client(
             streamer, requests, self._call, plan.pace, plan.seed,
-            lambda done, total: self._progress(label, done, total), limit_s,
+            lambda done, total: self.progress(label, done, total), limit_s,
         )  # fmt: skip
 
     async def _warm_up(self, streamer: Streamer, variant: str) -> None:

@@ -21,11 +21,12 @@ from typing import Any, NamedTuple, Protocol
 
 from app.bench.goals import Goals, RequestLine, quantile
 from app.bench.load import EngineRun, Pace, Run
+from app.bench.progress import Progress, Reporter
 from app.bench.report import memory_figures, observed_figures, request_figures
 from app.storage.intervals import half_interval
 from engine.config import SETTINGS
 from engine.errors import InferdeckError, describe
-from engine.units import rough_duration, setting_text
+from engine.units import setting_text
 
 LOADS = ("concurrency", "request_rate")
 ENGINE = "engine"
@@ -42,8 +43,6 @@ COLUMNS = (
 """Figure, statistic, title and unit. A p99 of under 100 samples is a maximum."""
 TURNS = 2
 """Requests of a run for each concurrent one, at least: else the load ends while it still rises."""
-TELL_S = 1.0
-"""Least time between two reports of a run's requests."""
 CURVE = tuple(range(101))
 """Percentiles of the latency curves: every one, or a line from p98 to the maximum would pass far
 above the p99 between them."""
@@ -163,24 +162,6 @@ def all_in_turn(points: Sequence[Point], rounds: int) -> Iterator[Trial]:
         yield from map(Trial, points if number % 2 == 0 else reversed(points))
 
 
-class Progress(NamedTuple):
-    """`label`: of the current point; `done`, `total`: in `unit`; `left_s`: None at first."""
-
-    label: str
-    done: int
-    total: int
-    left_s: float | None
-    unit: str = "requests"
-
-    def __str__(self) -> str:
-        left = "" if self.left_s is None else f", {rough_duration(self.left_s)} left"
-        return f"{self.label}: {self.done:,} of {self.total:,} {self.unit}{left}"
-
-    @property
-    def share(self) -> float:
-        return self.done / max(self.total, 1)
-
-
 def least_requests(num_requests: int, pace: Pace) -> int:
     """Of a run of a workload with so many."""
     return max(num_requests, TURNS * (pace.concurrency or 0))
@@ -203,10 +184,10 @@ class Sweep:
     points: list[Point] = field(init=False)
     was_cancelled: bool = False
     _runs: dict[int, list[Run]] = field(default_factory=dict)
-    _told: Progress | None = None  # without the requests of the current run
-    _told_at: float = 0.0
+    _reporter: Reporter = field(init=False)
 
     def __post_init__(self) -> None:
+        self._reporter = Reporter(self.progress)
         names = [axis.name for axis in self.axes]
         values = itertools.product(*(axis.values for axis in self.axes))
         self.points = [Point(dict(zip(names, some, strict=True))) for some in values]
@@ -225,7 +206,7 @@ class Sweep:
                 label = trial.point.label
                 if self.search is not None:
                     label = f"{label}, run {number:,} of at most {self.most:,}"
-                self._tell(Progress(label, done, total, left))
+                self._reporter.begin(Progress(label, done, total, left))
                 if not trial.point.error:
                     self._run_point(trial)
                 done += self._count(trial.point)
@@ -239,20 +220,9 @@ class Sweep:
     def _count(self, point: Point) -> int:
         return least_requests(self.num_requests, self._pace(point))
 
-    def _tell(self, progress: Progress) -> None:
-        self._told, self._told_at = progress, time.perf_counter()
-        self.progress(progress)
-
     def on_request(self, stage: str, done: int, count: int) -> None:
-        """`done` of the `count` requests of the current run are completed. For a runner's
-        `progress`; does nothing before the first run."""
-        last, now = self._told, time.perf_counter()
-        if last is None or now - self._told_at < TELL_S:
-            return
-        if last.left_s is not None:
-            last = last._replace(left_s=max(0.0, last.left_s - (now - self._told_at)))
-        self._told, self._told_at = last, now
-        self.progress(last._replace(done=last.done + done))
+        """For a runner's `progress`; does nothing before the first run."""
+        self._reporter.on_request(done, count)
 
     def _pace(self, point: Point) -> Pace:
         own = {name: value for name, value in point.settings.items() if name in LOADS}

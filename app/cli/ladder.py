@@ -77,12 +77,14 @@ def run(args: argparse.Namespace) -> int:
     with open_engine(chosen.replace(**NAIVE)) as engine:
         model = engine.model_info
         rungs = rungs_of(engine.config, model, Choices.of(chosen))
-        bench = EngineLadder(engine, BenchRunner(engine, plan, bandwidth=False), measure_quality)
+        runner = BenchRunner(engine, plan, bandwidth=False)
+        bench = EngineLadder(engine, runner, measure_quality)
         peaks = peaks_for(engine.config, model, engine.plan.host_layers)
         ladder = Ladder(
             bench, rungs, goals, plan.workload.num_requests, peaks, args.rounds,
-            args.quality_limit / 100, progress=lambda progress: status.begin(str(progress)),
+            args.quality_limit / 100, progress=status.follow,
         )  # fmt: skip
+        runner.progress = ladder.on_request
         ladder.run()
         config = engine.config
         status.clear()

@@ -13,6 +13,7 @@ from engine.config import EngineConfig
 from engine.units import progress_text
 
 if TYPE_CHECKING:
+    from app.bench.progress import Progress
     from engine.llm_engine import LLMEngine
 
 CLEAR_LINE = "\r\x1b[K"
@@ -75,6 +76,11 @@ class StatusLine:
             return
         print(text, file=sys.stderr, flush=True)
         self._next = time.monotonic() + LINE_S
+
+    def follow(self, progress: Progress) -> None:
+        """Of a sweep or a ladder: each run begins as in `begin`; its requests are counted on
+        terminals only."""
+        (self.begin if progress.run is None else self.show)(str(progress))
 
     def counting(self, label: str, done: int, total: int) -> None:
         """The requests of a run that are done; 0 at its start."""

@@ -18,11 +18,14 @@ from engine.errors import ConfigError
 from engine.units import counted, precision_name
 
 if TYPE_CHECKING:
+    from app.bench.engines import EnginesBench
     from app.bench.goals import Goals
     from app.bench.ladder_record import LadderResult
+    from app.bench.progress import Progress
     from app.bench.record import BenchResult
+    from app.bench.remote import RemoteBench
     from app.bench.runner import BenchRunner, Plan
-    from app.bench.sweep import Axis, Bench, Point, Progress
+    from app.bench.sweep import Axis, Point
     from app.bench.tuner import Tuner
     from engine.config import EngineConfig
 
@@ -109,16 +112,15 @@ def run_sweep(args: argparse.Namespace, plan: Plan, make_search: MakeSearch | No
     status = StatusLine()
     measured: dict[str, Any]
 
-    def begin(progress: Progress) -> None:
-        status.begin(str(progress))
-
     def measure(
-        bench: Bench, model: str, precision: str, search: Tuner | None = None
-    ) -> BenchResult:
+        bench: BenchRunner | RemoteBench | EnginesBench, model: str, precision: str,
+        search: Tuner | None = None,
+    ) -> BenchResult:  # fmt: skip
         sweep = Sweep(
-            bench, axes, plan.pace, plan.workload.num_requests, plan.rounds, begin, search,
-            search.most if search else 0,
+            bench, axes, plan.pace, plan.workload.num_requests, plan.rounds, status.follow,
+            search, search.most if search else 0,
         )  # fmt: skip
+        bench.progress = sweep.on_request
         points = sweep.run()
         if search is not None:
             points = [point for point in points if point.figures or point.error]
@@ -149,7 +151,10 @@ def run_sweep(args: argparse.Namespace, plan: Plan, make_search: MakeSearch | No
             runner = BenchRunner(engine, plan, bandwidth=False)
             tell = lambda progress: status.show(str(progress))  # of each point of a prediction
             search = make_search(runner, axes, goals, tell) if make_search else None
-            bench: Bench = EnginesBench(runner, reach, plan) if engines else runner
+            bench: BenchRunner | EnginesBench = runner
+            if engines:
+                bench = compared = EnginesBench(runner, reach, plan)
+                runner.progress = lambda *counts: compared.progress(*counts)  # set by `measure`
             result = measure(bench, model.name, precision_name(model.dtype), search)
             config = engine.config
             measured = {"config": engine.config.as_dict(), "model": asdict(model)}

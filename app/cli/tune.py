@@ -16,8 +16,9 @@ from app.cli.sweep import add_goal_options, run_sweep
 # What follows needs numpy, which `--help` need not wait for.
 if TYPE_CHECKING:
     from app.bench.goals import Goals
+    from app.bench.progress import Progress
     from app.bench.runner import BenchRunner
-    from app.bench.sweep import Axis, Progress
+    from app.bench.sweep import Axis
     from app.bench.tuner import Tuner
 
 NAME = "tune"

@@ -12,9 +12,10 @@ from PySide6.QtCore import QObject, Signal
 from app.bench.engines import AWAY, OWN
 from app.bench.goals import Goals
 from app.bench.ladder_record import LadderResult
+from app.bench.progress import Progress
 from app.bench.record import BenchResult
 from app.bench.runner import BenchRunner
-from app.bench.sweep import NO_SETTINGS, Progress
+from app.bench.sweep import NO_SETTINGS
 from app.features.bench.engine import WindowEngine
 from app.features.bench.jobs import (
     BenchPlan,

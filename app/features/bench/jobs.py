@@ -19,6 +19,7 @@ from app.bench.ladder_record import LadderResult
 from app.bench.ladder_record import to_run as ladder_run
 from app.bench.load import Pace
 from app.bench.predict import encode_with, guess_of
+from app.bench.progress import Progress
 from app.bench.ranking import Objective
 from app.bench.record import BenchResult, to_run
 from app.bench.rungs import Choices, State, rungs_of, settings_of
@@ -29,7 +30,6 @@ from app.bench.sweep import (
     NO_SETTINGS,
     Axis,
     Bench,
-    Progress,
     Sweep,
     SweepCancelledError,
 )
@@ -167,6 +167,8 @@ class SweepJob:
             most,
         )  # fmt: skip
         runner.progress = self._sweep.on_request
+        if engines is not None:
+            engines.progress = self._sweep.on_request
         self.run = self._sweep.run
 
     def _say(self, remark: str) -> None:
@@ -206,6 +208,7 @@ class LadderJob:
             EngineLadder(engine, runner, measure_quality), rungs, goals,
             plan.workload.num_requests, rounds=plan.rounds, progress=tell,
         )  # fmt: skip
+        runner.progress = self._ladder.on_request
 
     def run(self) -> None:
         self._ladder.peaks = self._engine.peaks()

@@ -14,11 +14,12 @@ import pytest
 from app.bench import client, remote
 from app.bench.client import ClientRun, run_client
 from app.bench.load import Pace
+from app.bench.progress import Progress
 from app.bench.remote import RemoteBench
 from app.bench.report import NOT_REPORTED, beside_server, table
 from app.bench.runner import Plan
 from app.bench.server_metrics import add_reported, client_figures
-from app.bench.sweep import Axis, Progress, Sweep
+from app.bench.sweep import Axis, Sweep
 from app.bench.workload import BenchRequest, fixed, stand_in_ids, text_of
 from app.clients.calls import make_call
 from app.clients.chunks import Counting

@@ -18,9 +18,10 @@ from app.bench.engines import OWN, EnginesBench, Reached
 from app.bench.goals import Goals
 from app.bench.load import Pace, Run
 from app.bench.point_table import as_csv, as_dict, as_html, as_text, failures_text, lines
+from app.bench.progress import Progress
 from app.bench.record import BenchResult, from_run, to_run
 from app.bench.runner import Plan
-from app.bench.sweep import COLUMNS, Point, Progress, Sweep, SweepCancelledError
+from app.bench.sweep import COLUMNS, Point, Sweep, SweepCancelledError
 from app.bench.workload import fixed
 from app.clients.target import Target
 from engine.errors import ConfigError

@@ -15,10 +15,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from app.bench.goals import Goals
-from app.bench.ladder import EngineLadder
+from app.bench.ladder import EngineLadder, Ladder
 from app.bench.ladder_record import as_csv, as_dict, as_html, as_text, export, from_run, to_run
 from app.bench.ladder_words import answer, gain, is_noise, why
 from app.bench.load import Pace
+from app.bench.progress import Progress
 from app.bench.rungs import (
     NAIVE,
     Choices,
@@ -28,7 +29,7 @@ from app.bench.rungs import (
     rungs_of,
     settings_of,
 )
-from app.bench.sweep import Axis, Progress, Sweep, SweepCancelledError
+from app.bench.sweep import Axis, Sweep, SweepCancelledError
 from app.bench.users import USERS, users_search
 from app.features.runs.verdicts import headline
 from app.storage.run_records import Kind
@@ -294,6 +295,27 @@ def test_progress_has_the_time_left_after_three_rungs() -> None:
     assert [one.done for one in seen] == sorted(one.done for one in seen)
     assert {one.done for one in seen if one.left_s is None} == {0, 1, 2}
     assert {one.done for one in seen if one.left_s is not None} == {3, 4, 5, 6}
+
+
+def test_progress_counts_the_requests_of_a_run_and_not_rungs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("app.bench.progress.TELL_S", 0.0)
+    seen: list[Progress] = []
+    bench = ScriptedLadder()
+
+    def disturb(run: int) -> float:
+        ladder.on_request("run", 3, 8)
+        return 1.0
+
+    bench.disturb = disturb
+    config = EngineConfig(model="m")
+    ladder = Ladder(bench, rungs_of(config, MODEL, Choices()), GOALS, 4, progress=seen.append)
+    ladder.run()
+    within = [one for one in seen if one.run is not None]
+    assert len(within) == len(bench.seen) and {one.run for one in within} == {(3, 8)}
+    assert {one.done for one in within} == set(range(7))
+    assert numbers(str(within[0]))[-4:] == [3, 8, 0, 7]
 
 
 def test_why_a_rung_paid_has_its_figures() -> None:

@@ -20,12 +20,12 @@ from app.bench.axes import parse_axes
 from app.bench.goals import Goals, RequestLine, parse_goals, quantile
 from app.bench.load import Pace, Run
 from app.bench.point_table import as_csv, as_dict, as_html, export
+from app.bench.progress import Progress
 from app.bench.ranking import best_under, nearest, users_under
 from app.bench.record import BenchResult, answer, figures_of_side, from_run, to_run
 from app.bench.sweep import (
     Axis,
     Point,
-    Progress,
     Sweep,
     SweepCancelledError,
     Trial,
@@ -209,7 +209,7 @@ def test_progress_has_the_time_left_and_counts_every_request() -> None:
 def test_progress_counts_the_requests_of_a_run_and_the_runs_of_a_search(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("app.bench.sweep.TELL_S", 0.0)
+    monkeypatch.setattr("app.bench.progress.TELL_S", 0.0)
     seen: list[Progress] = []
 
     def search(points: Sequence[Point]) -> Iterator[Trial]:
@@ -222,6 +222,7 @@ def test_progress_counts_the_requests_of_a_run_and_the_runs_of_a_search(
     made.run()
     assert [one.done for one in seen] == [0, 3, 8, 11] and {one.total for one in seen} == {20}
     assert seen[1].left_s is None and (seen[3].left_s or 0.0) <= (seen[2].left_s or 0.0)
+    assert [one.run for one in seen] == [None, (3, 8)] * 2
     assert [numbers(one.label)[-2:] for one in seen] == [[1, 2], [1, 2], [2, 2], [2, 2]]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 from app.__main__ import main
 from app.cli.bench import model_line
 from app.cli.options import write_report
+from app.cli.session import CLEAR_LINE
 from app.storage.intervals import WIDE
 from engine.config import EngineConfig
 from tests.figures import numbers
@@ -254,8 +256,10 @@ def test_impossible_numbers_are_refused(argv: list[str]) -> None:
 
 
 def test_each_run_has_a_line_where_stderr_is_no_terminal(
-    capsys: pytest.CaptureFixture[str], tiny_flags: list[str]
+    capsys: pytest.CaptureFixture[str], tiny_flags: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """And one that is written over on a terminal, by every request."""
+    monkeypatch.setattr("app.bench.progress.TELL_S", 0.0)
     assert main(["bench", "--json", *tiny_flags, *FIXED, "--rounds", "2"]) == 0
     lines = [line for line in capsys.readouterr().err.splitlines() if " run " in line]
     assert [numbers(line) for line in lines] == [[1, 2, 0, 6], [2, 2, 0, 6]]
@@ -263,3 +267,10 @@ def test_each_run_has_a_line_where_stderr_is_no_terminal(
     assert main(argv) == 0
     lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("Conc")]
     assert [numbers(line)[:3] for line in lines] == [[1, 0, 12], [2, 6, 12]]
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    assert main(argv) == 0
+    shown = capsys.readouterr().err
+    lines = [line for line in shown.split(CLEAR_LINE) if line.startswith("Conc")]
+    counts = [numbers(line)[1] for line in lines]
+    assert "\n" not in "".join(lines)
+    assert counts == sorted(counts) and set(counts) >= {*range(7), 12}

@@ -11,8 +11,9 @@ from PySide6.QtGui import QMouseEvent
 from PySide6.QtWidgets import QFileDialog
 from pytestqt.qtbot import QtBot
 
+from app.bench.progress import Progress
 from app.bench.ranking import nearest
-from app.bench.sweep import Point, Progress
+from app.bench.sweep import Point
 from app.features.bench.controller import UNMEASURED
 from app.features.bench.form import Mode
 from app.features.bench.page import BenchPage

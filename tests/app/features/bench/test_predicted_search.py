@@ -17,10 +17,11 @@ from app.bench.goals import Goals
 from app.bench.ladder_record import export as export_ladder
 from app.bench.load import Clock, Pace
 from app.bench.point_table import as_csv, as_dict, cells, export, heads
+from app.bench.progress import Progress
 from app.bench.ranking import Objective, best_under
 from app.bench.record import BenchResult, from_run, to_run
 from app.bench.runner import BenchRunner
-from app.bench.sweep import Axis, Progress
+from app.bench.sweep import Axis
 from app.bench.workload import Length, Workload
 from app.cli.sweep import write_output
 from app.features.bench.jobs import BenchPlan, SweepJob, TuneChoice
