@@ -25,12 +25,14 @@ from app.bench.sweep import AXES
 from app.bench.workload import Workload
 from app.features.bench.jobs import BenchPlan
 from app.features.bench.modes import (
+    LADDER_COUNT,
     TUNED,
     AxisRow,
     LadderFields,
     TuneFields,
     axes_of,
     axis_row,
+    count_text,
     settings_names,
 )
 from app.features.bench.prompts import Source
@@ -105,11 +107,14 @@ class BenchForm(FittedFrame):
             QSpinBox(minimum=1, maximum=100_000, value=16), "Requests",
             "Requests of each run; at least two for each concurrent one",
         )  # fmt: skip
+        self.requests.valueChanged.connect(self._count)
+        self.per_run = label("", "muted")
         self.pacing = dressed(ElidedCombo(), "Arrivals")
         for text in ("concurrent", "Poisson", "bursty"):
             self.pacing.addItem(text)
         self.pacing.currentIndexChanged.connect(self._on_pacing)
         self.concurrency = dressed(QSpinBox(minimum=1, maximum=4096, value=8), "Concurrency")
+        self.concurrency.valueChanged.connect(self._count)
         self.rate = dressed(
             QDoubleSpinBox(minimum=0.01, maximum=10_000, value=2, suffix=" req/s"), "Request rate"
         )
@@ -135,6 +140,7 @@ class BenchForm(FittedFrame):
         for row in (*self.axes, *self.varied):
             row.box.currentIndexChanged.connect(lambda _, row=row: self._suggest(row))
             row.suggest(self._bridge.config, self._engines())
+            row.line.textChanged.connect(self._count)
         self.tune, self.ladder = TuneFields(), LadderFields()
         self.rounds = dressed(
             QSpinBox(minimum=1, maximum=30, value=3), "Repetitions",
@@ -161,8 +167,8 @@ class BenchForm(FittedFrame):
         hbox(label("Arrivals", "muted"), self.pacing, self.concurrency, self.rate,
              self.burstiness, of=self._arrivals)  # fmt: skip
         load = self._row(
-            hbox(label("Workload", "muted"), (self.workload, 1), label("Requests ≥", "muted"),
-                 self.requests),
+            hbox(label("Workload", "muted"), (self.workload, 1), label("Requests", "muted"),
+                 self.requests, self.per_run),
             hbox(self._arrivals, label("Warm-up", "muted"), self.warmups, STRETCH),
         )  # fmt: skip
         (first, some), (second, others) = self.axes
@@ -274,6 +280,17 @@ class BenchForm(FittedFrame):
         self.concurrency.setVisible(kind == 0)
         self.rate.setVisible(kind > 0)
         self.burstiness.setVisible(kind == 2)
+        self._count()
+
+    def _count(self) -> None:
+        """What each run measures, where that is more than the requests that are chosen."""
+        axes = [*self.axes] if self.mode is Mode.SWEEP else []
+        loads = (self.concurrency.value(),) * (self.pacing.currentIndex() == 0)
+        few = self.requests.value()
+        text = LADDER_COUNT if self.mode is Mode.LADDER else count_text(few, axes, loads)
+        self.per_run.setText(text)
+        self.per_run.setVisible(bool(text))
+        self.fit()
 
     def _suggest(self, row: AxisRow) -> None:
         """Its usual values; of batch limits also so many concurrent requests that all are
@@ -290,7 +307,7 @@ class BenchForm(FittedFrame):
             panel.setVisible(one is mode)
         self._arrivals.setVisible(mode is not Mode.LADDER)  # which searches the concurrency
         self.ladder.offer(self._bridge.config)
-        self.fit()
+        self._count()
         self.mode_changed.emit(mode)
 
     # State --------------------------------------------------------------------------------------

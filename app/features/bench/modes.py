@@ -8,11 +8,13 @@ from typing import Any, NamedTuple
 from PySide6.QtWidgets import QDoubleSpinBox, QHBoxLayout, QLineEdit, QSpinBox
 
 from app.bench.axes import parse_axes, usual_values
+from app.bench.load import Pace
 from app.bench.ranking import Objective
 from app.bench.rungs import AT_LOAD, Choices
-from app.bench.sweep import AXES, ENGINE, Axis
+from app.bench.sweep import AXES, ENGINE, LOADS, TURNS, Axis, least_requests
 from app.features.bench.jobs import LadderChoice, TuneChoice
 from engine.config import SETTINGS, EngineConfig
+from engine.errors import ConfigError
 from engine.units import precision_name, setting_text, speculative_name
 from widgets.controls.combo import ElidedCombo
 from widgets.controls.layouts import STRETCH, dressed, hbox, label, wrapped
@@ -29,6 +31,7 @@ ENGINES_TIP = (
     "Engine names, separated by commas or semicolons. Changes are relative to the first. Managed "
     "engines start automatically and stop afterwards."
 )
+LADDER_COUNT = f"at least {TURNS} per user"
 VALUES_WIDTH, NAMES_WIDTH = 180, 260
 KV_TYPES = ("int8", "fp8")
 NGRAM = {"speculative_method": "ngram"}
@@ -81,6 +84,22 @@ def axis_row(title: str, names: list[str], none: str = "") -> AxisRow:
 def axes_of(rows: list[AxisRow]) -> tuple[Axis, ...]:
     """Raises ConfigError for values that are none of the setting."""
     return parse_axes([row.text for row in rows if row.text])
+
+
+def count_text(num_requests: int, rows: list[AxisRow], loads: tuple[int, ...]) -> str:
+    """ "64 per run", "16–64 per run": what the runs of a sweep measure where that is more than
+    `num_requests`. `loads`: concurrencies where `rows` have none."""
+    try:
+        axes = axes_of(rows)
+    except ConfigError:  # while values are typed
+        return ""
+    swept = {axis.name: axis.values for axis in axes if axis.name in LOADS}
+    chosen = next(iter(swept.values())) if swept else loads
+    loads = () if "request_rate" in swept else chosen
+    counts = sorted({least_requests(num_requests, Pace(load)) for load in loads})
+    if not counts or counts[-1] == num_requests:
+        return ""
+    return f"{'–'.join(f'{n:,}' for n in dict.fromkeys((counts[0], counts[-1])))} per run"
 
 
 def settings_names() -> list[str]:

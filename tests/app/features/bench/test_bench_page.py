@@ -69,6 +69,36 @@ def test_no_run_starts_while_settings_are_applied(
     qtbot.waitUntil(lambda: may_run() == {True})
 
 
+def test_the_requests_of_each_run_are_shown(qtbot: QtBot, page: BenchPage) -> None:
+    """Two for each concurrent one, where that is more than is chosen."""
+    form, shown = page.form, page.form.per_run
+    box, line = form.axes[0]
+    box.setCurrentIndex(box.findData("max_num_seqs"))
+    form.concurrency.setValue(32)
+    form.requests.setValue(16)
+    assert shown.isVisible() and numbers(shown.text()) == [64]
+    form.requests.setValue(64)
+    assert not shown.isVisible()
+    box.setCurrentIndex(box.findData("concurrency"))
+    for text, counts in (("1, 40, 8", [64, 80]), ("40,", [80]), ("40, x", []), ("32", [])):
+        line.setText(text)
+        assert numbers(shown.text()) == counts and shown.isVisible() is bool(counts)
+    box.setCurrentIndex(box.findData("request_rate"))
+    line.setText("100")
+    assert not shown.isVisible()
+    form.choose(Mode.LADDER)
+    assert numbers(shown.text()) == [2]
+    line.setText("40")
+    box.setCurrentIndex(box.findData("concurrency"))
+    line.setText("40")
+    form.choose(Mode.SWEEP)
+    page.form.press_run()
+    wait_end(qtbot, page)
+    assert page.bench.result is not None
+    (point,) = page.bench.result.points
+    assert numbers(shown.text()) == [point.figures["completed"]]
+
+
 def test_a_kept_sweep_is_opened_from_the_runs(
     qtbot: QtBot, application: Application
 ) -> None:
