@@ -45,7 +45,7 @@ _METRICS = (
     Metric("itl", "ITL", "ms", "Time between output tokens, averaged over tokens of one step"),
     Metric("tpot", "TPOT", "ms", "Per request: (E2E latency - TTFT) / (tokens - 1)"),
     Metric("e2e", "E2E latency", "ms", "Time from arrival to completion"),
-    Metric("queue", "Queue", "ms", "Time from arrival to first scheduled step"),
+    Metric("queue", "Queue", "ms", "Time from arrival to first scheduled step, with tokenization"),
     Metric("prefill", "Prefill", "ms", "Time from first scheduled step to first token"),
     Metric("decode", "Decode", "ms", "Time from first token to last token"),
     Metric("request_prompt", "Prompt", "tokens", "Prompt tokens per request"),

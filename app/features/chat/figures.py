@@ -179,7 +179,7 @@ def _parts_of_ttft(figures: Figures) -> str:
     if figures.queue_ms is None or figures.prefill_ms is None:
         return f" ({cached})"
     queue, prefill = _text(figures.queue_ms), _text(figures.prefill_ms)
-    name = "queue and connection" if figures.is_served else "queue"
+    name = "queue and connection" if figures.is_served else "queue and tokenization"
     return f" ({name} {queue} · prefill {prefill}, {cached})"
 
 

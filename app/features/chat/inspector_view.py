@@ -38,7 +38,8 @@ from widgets.tokens.strip import TokenStrip
 
 EMPTY = "Send a message to see the latency, KV blocks and draft tokens of its reply."
 NO_TIMES = "No token timings were recorded for this reply."
-SERVED_QUEUE = "with connection and client"
+OWN_QUEUE, SERVED_QUEUE = "with tokenization", "with connection and client"
+"""The queue of an idle engine takes no time, but what is before it does."""
 NO_SERVED_DRAFTS = "Drafts: not reported by its server."
 NOT_REPORTED = "not reported"
 NO_DRAFTS = "No draft tokens: generated without speculative decoding."
@@ -130,7 +131,8 @@ class PhaseTable(QWidget):
             count = f"{prompt.num_cached:,} of {count} cached"
         ttft = "" if phases.ttft is None else f"TTFT {duration_text(phases.ttft)}"
         missing = NOT_REPORTED if phases.ttft is not None and phases.queue is None else ""
-        queue = missing or (SERVED_QUEUE if prompt.is_served and phases.queue is not None else "")
+        before = SERVED_QUEUE if prompt.is_served else OWN_QUEUE
+        queue = missing or (before if phases.queue is not None else "")
         prefill = filter(None, [missing, count if prompt.num_tokens else ""])
         for detail, text in zip(self.details, (queue, ", ".join(prefill), "", ttft), strict=True):
             detail.set_text(text)

@@ -136,8 +136,8 @@ def finished(num_gaps: int = 211) -> OutputEvent:
 def test_the_line_of_figures() -> None:
     figures = Figures.of(finished(), 212, "Qwen3")
     assert figures_line(figures) == (
-        "TTFT 84 ms (queue 3 ms · prefill 81 ms, 768 of 803 tokens cached)    mean "
-        "ITL 18.2 ms    decode 54.9 tok/s    212 tokens"
+        "TTFT 84 ms (queue and tokenization 3 ms · prefill 81 ms, 768 of 803 tokens cached)"
+        "    mean ITL 18.2 ms    decode 54.9 tok/s    212 tokens"
     )
     assert "p99 18.2 ms" in figures_details(figures)
     assert Figures.from_dict({**asdict(figures), "from_a_newer_version": 1}) == figures

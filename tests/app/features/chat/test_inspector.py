@@ -14,7 +14,7 @@ from pytestqt.qtbot import QtBot
 from app.features.chat.conversation import State
 from app.features.chat.inspection import BlockHistory, OwnBlocks, Phases, Prompt
 from app.features.chat.inspector import NEVER_ANY, NOT_OF_SESSION
-from app.features.chat.inspector_view import NOT_REPORTED, SERVED_QUEUE, PhaseTable
+from app.features.chat.inspector_view import NOT_REPORTED, OWN_QUEUE, SERVED_QUEUE, PhaseTable
 from app.main.application import Application
 from engine.messages import OutputEvent
 from engine.sampling_params import SamplingParams
@@ -77,7 +77,7 @@ def test_the_parts_of_a_ttft_that_a_server_does_not_report_have_no_figures(qtbot
     table.show_phases(traced, Prompt(17, 0, is_served=True))
     assert table.details[0].text() == SERVED_QUEUE
     table.show_phases(traced, Prompt(17, 0))
-    assert table.details[0].text() == ""
+    assert table.details[0].text() == OWN_QUEUE
 
 
 def blocks_of(tables: dict[str, list[int]], num_blocks: int = 16) -> BlockSnapshot:
