@@ -82,7 +82,8 @@ class BlocksPanel(QFrame):
         self.note = ElidedLine("text_muted")
         self._empty = centered(EMPTY_TEXT)
         self._stack = stack(self._empty, self.map)
-        self.legend, self.losses = Swatches((_IN_USE, _SHARED, *_OTHERS)), NoteLabel()
+        legend = Swatches((_IN_USE, _SHARED, *_OTHERS), wraps=True)
+        self.legend, self.losses = legend, NoteLabel()
         self.line, self.text = ElidedLine(), ElidedLine("text_muted")
         vbox(
             self.note, (self._stack, 1), hbox(self.legend, (self.losses, 1), spacing=SPACE_3),

@@ -100,6 +100,14 @@ STORED = BlockSnapshot(
 )  # fmt: skip
 
 
+def test_a_narrow_panel_names_every_colour(qtbot: QtBot, panel: BlocksPanel) -> None:
+    panel.resize(190, 260)
+    legend = panel.legend
+    needed = lambda: legend.heightForWidth(legend.width())
+    qtbot.waitUntil(lambda: legend.height() == needed() > legend.sizeHint().height())
+    assert panel.map.height() > 0
+
+
 def test_a_server_that_publishes_its_prefix_cache_alone(panel: BlocksPanel) -> None:
     """What is in use is not reported: no figure claims it."""
     missing = frozenset((Part.BLOCKS,))
@@ -297,7 +305,7 @@ def test_a_large_cache_in_a_low_panel_has_a_row_per_request(
 ) -> None:
     panel.name = {"a": "first", "b": "second"}.__getitem__
     panel.update_snapshot(state(large(100_000, 2000), 12.0))
-    panel.resize(240, 150)
+    panel.resize(240, 170)
     cells = panel.map.cells
     assert isinstance(cells, Bars)
     assert [(row.use, row.num_blocks) for row in cells.rows] == [
