@@ -20,7 +20,7 @@ from app.bench.goals import Goals
 from app.bench.load import EngineRun, Pace, Run
 from app.bench.progress import Progress, Reporter
 from app.bench.ranking import nearest, users_under
-from app.bench.rungs import PRECISIONS, Quality, Rung, State
+from app.bench.rungs import PRECISIONS, Quality, Rung, State, clear_of
 from app.bench.runner import BenchRunner, SettableEngine
 from app.bench.sweep import (
     Axis,
@@ -38,14 +38,13 @@ from engine.hardware.peaks import Peaks
 from engine.telemetry.step_cost import Split, cost_step, pause_between, total
 from engine.units import change_text, counted
 
-CLEAR = 0.05
-"""Relative difference of two rungs that is more than noise."""
 QUALITY_LIMIT = 0.01
 """Increase of perplexity that is accepted."""
 CONFIRM = 2
 """Runs of a rung and the one below, in turn, before it is left out."""
 KNOWN = 2
 """Measured rungs after which the time left is known; the first one, a longer search, is none."""
+RATE = "output_tokens_per_s"
 SMALL_CACHE = 64  # blocks that are left while another model is loaded beside this one
 
 
@@ -187,6 +186,8 @@ class Ladder:
         at = {point.settings["concurrency"]: point for point in points if point.is_measured}
         rung.best = at.get(rung.users) or nearest(points, self.goals)
         rung.same = at.get(known) if base is not None else None
+        found = {id(point): point for point in (rung.best, rung.same) if point is not None}
+        rung.rates = [point.samples(RATE) for point in found.values()]
         full = [
             point.figures["max_concurrent_requests"] for users, point in at.items()
             if point.figures.get("max_concurrent_requests", users) < users
@@ -223,6 +224,8 @@ class Ladder:
         for _ in range(CONFIRM * seems_worse):
             before, now = self._again(best, users), self._again(rung, users)
             pairs.append((before.points[0], now.points[0]))
+            best.rates[0] += before.points[0].samples(RATE)
+            rung.rates[-1] += now.points[0].samples(RATE)
             again.append(now)
         worse = self._compared(pairs, best, users)
         if again and not worse:
@@ -253,12 +256,13 @@ class Ladder:
             for of in (self._excess, _rate)
         )
         at = counted(users, "user")
-        if excess[1] > (1.0 if best.users else max(1.0, excess[0]) * (1 + CLEAR)):
+        clear = clear_of(self.rungs)
+        if excess[1] > (1.0 if best.users else max(1.0, excess[0]) * (1 + clear)):
             ordered = sorted((pair[1] for pair in pairs), key=self._excess)
             return f"{self._miss(ordered[len(ordered) // 2])} at {at}."
         change = rate[1] / rate[0] - 1 if rate[0] else 0.0
         slower = f"Tokens/s {change_text(change)} against {best.title} at {at}."
-        return slower if change < -CLEAR else ""
+        return slower if change < -clear else ""
 
     def _miss(self, point: Point) -> str:
         """What keeps a point from the goals."""
@@ -295,7 +299,7 @@ class Ladder:
 
 
 def _rate(point: Point) -> float:
-    return point.figures["output_tokens_per_s"] or 0.0 if point.is_measured else 0.0
+    return point.figures[RATE] or 0.0 if point.is_measured else 0.0
 
 
 def split_of(runs: Sequence[Run], peaks: Peaks | None) -> Split | None:

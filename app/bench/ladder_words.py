@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from app.bench.goals import Goals
-from app.bench.ladder import CLEAR
 from app.bench.ranking import nearest
-from app.bench.rungs import Rung, State
+from app.bench.rungs import CLEAR, Rung, State, clear_of
 from engine.telemetry.step_cost import verdict
 from engine.units import (
     bytes_text,
@@ -22,7 +21,7 @@ from engine.units import (
 LITTLE = 0.01
 """Share of prompt tokens below which the prefix cache is not used."""
 RULE = (
-    f"A rung is kept if it serves at least as many users, at most {percent_text(CLEAR)} slower. "
+    "A rung is kept if it serves at least as many users and is no slower beyond noise. "
     "Green: more users than the rung below; red: fewer; amber: noise; hatched: left out."
 )
 
@@ -37,7 +36,7 @@ def why(rung: Rung, rungs: Sequence[Rung]) -> str:
     if below is None:
         found = [bottleneck(rung)]
     else:
-        found = [_WORDS[rung.key](rung, below), _noise(rung, below)]
+        found = [_WORDS[rung.key](rung, below), _noise(rung, below, clear_of(rungs))]
     if rung.reason:
         found.append(f"Left out. {rung.reason}")
     return " ".join(filter(None, (*found, rung.note)))
@@ -63,7 +62,8 @@ def answer(rungs: Sequence[Rung], goals: Goals) -> str:
     by = f" ({factor_text(last.users / first.users)})" if first.users else ""
     users = f"Users under {goals}: {first.users:,} → {last.users:,}{by}"
     text = f"{users}, {rate_text(first.rate)} → {rate_text(last.rate)}."
-    paid = [r for r in kept[1:] if max(gain(r, rungs)) > 1 + CLEAR and not is_noise(r, rungs)]
+    clear = clear_of(rungs)
+    paid = [r for r in kept[1:] if max(gain(r, rungs)) > 1 + clear and not is_noise(r, rungs)]
     if not paid:
         return f"{text} No technique has a gain beyond noise."
     most = max(paid, key=lambda rung: gain(rung, rungs))
@@ -82,26 +82,26 @@ def gain(rung: Rung, rungs: Sequence[Rung]) -> tuple[float, float]:
 def is_noise(rung: Rung, rungs: Sequence[Rung]) -> bool:
     """Whether its difference to the rung below is no more than runs of the same settings have."""
     below = next((one for one in rungs if one.key == rung.below), None)
-    return below is not None and bool(_noise(rung, below))
+    return below is not None and bool(_noise(rung, below, clear_of(rungs)))
 
 
-def _noise(rung: Rung, below: Rung) -> str:
+def _noise(rung: Rung, below: Rung, clear: float) -> str:
     """Of a kept rung without a difference, or with one that its technique cannot have caused."""
     if not rung.is_kept:
         return ""
     users, rate = gain(rung, (rung, below))
-    if users == 1 and abs(rate - 1) <= CLEAR:
-        return f"Within noise ({percent_text(CLEAR)}): tokens/s {change_text(rate - 1)}."
+    if users == 1 and abs(rate - 1) <= clear:
+        return f"Within noise ({percent_text(clear)}): tokens/s {change_text(rate - 1)}."
     if not _USED.get(rung.key, lambda rung, below: True)(rung, below):
         now = f"{below.users:,} → {counted(rung.users, 'user')}, tokens/s {change_text(rate - 1)}"
         return f"Noise between runs, not the technique: {now}."
-    if _is_full(below, rung) or rung.key == "continuous" or not _is_same(rung, below):
+    if _is_full(below, rung) or rung.key == "continuous" or not _is_same(rung, below, clear):
         return ""
     at = counted(below.best.settings["concurrency"] if below.best else 0, "user")
-    return f"With {at}, within noise ({percent_text(CLEAR)}) of the rung below."
+    return f"With {at}, within noise ({percent_text(clear)}) of the rung below."
 
 
-def _is_same(rung: Rung, below: Rung) -> bool:
+def _is_same(rung: Rung, below: Rung, clear: float) -> bool:
     """Whether throughput, TTFT and ITL at the load of the rung below are those of it."""
     if rung.same is None or below.best is None:
         return False
@@ -109,7 +109,7 @@ def _is_same(rung: Rung, below: Rung) -> bool:
         before, now = below.best.figures[key], rung.same.figures[key]
         if key.endswith("_ms"):
             before, now = before["p50"], now["p50"]
-        if before and now and abs(now / before - 1) > CLEAR:
+        if before and now and abs(now / before - 1) > clear:
             return False
     return True
 

@@ -11,12 +11,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, NamedTuple
 
 from app.bench.sweep import Point
+from app.bench.tuner import noise_of
 from engine.config import EngineConfig
 from engine.snapshot import MemoryPlan, ModelInfo
 from engine.telemetry.step_cost import Split
@@ -31,6 +33,12 @@ NAIVE: Mapping[str, Any] = {
 }  # fmt: skip
 PRECISIONS = ("quantization", "kv_cache_dtype")
 """Settings that may lose quality."""
+
+
+CLEAR = 0.05
+"""Relative difference of two rungs that is more than noise, before repeated runs show theirs."""
+_WITHIN = 2 * math.sqrt(2)
+"""Standard deviations of a run within which 95 % of the differences of two runs are."""
 
 
 class State(StrEnum):
@@ -55,7 +63,8 @@ class Rung:
     """`changes`: what it adds; `settings`: all in force. `best`: its largest measured load under
     the goals, else the nearest one; `same`: at the load of `best` of the rung below that it stands
     on. `room`: requests that the KV cache had room for, where these were not all. `reason`: why it
-    is skipped, has failed or is not kept; `note`: on its quality."""
+    is skipped, has failed or is not kept; `note`: on its quality. `rates`: output tokens per second
+    of each run at `best`, and at `same`."""
 
     key: str
     title: str
@@ -72,11 +81,18 @@ class Rung:
     quality: Quality | None = None
     note: str = ""
     is_kept: bool = False
+    rates: list[list[float]] = field(default_factory=list)
 
     @property
     def rate(self) -> float:
         """Output tokens per second at `best`."""
         return 0.0 if self.best is None else self.best.figures["output_tokens_per_s"] or 0.0
+
+
+def clear_of(rungs: Sequence[Rung]) -> float:
+    """Relative difference of two rungs that is more than noise, from the spread of repeated
+    runs."""
+    return _WITHIN * noise_of((some for rung in rungs for some in rung.rates), CLEAR / _WITHIN)
 
 
 class Choices(NamedTuple):

@@ -13,7 +13,7 @@ from __future__ import annotations
 import itertools
 import math
 import statistics
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from app.bench.goals import Goals
@@ -44,11 +44,11 @@ def most_trials(num_points: int) -> int:
     return min(num_points, max(FEWEST, -(-num_points // SHARE)))
 
 
-def noise_of(points: Sequence[Point]) -> float:
-    """Relative standard deviation of throughput from run to run, pooled over repeated points."""
-    squares, freedom = _PRIOR * USUAL_NOISE**2, _PRIOR
-    for point in points:
-        rates = point.samples("output_tokens_per_s")
+def noise_of(every: Iterable[Sequence[float]], usual: float = USUAL_NOISE) -> float:
+    """Relative standard deviation of throughput from run to run: of the rates of each repeated
+    point, pooled with the `usual` one."""
+    squares, freedom = _PRIOR * usual**2, _PRIOR
+    for rates in every:
         if len(rates) > 1:
             squares += statistics.variance(rates) / statistics.fmean(rates) ** 2 * (len(rates) - 1)
             freedom += len(rates) - 1
@@ -75,7 +75,7 @@ class Tuner:
                 return
             yield trial
             left -= 1
-            self._noise = noise_of(points)
+            self._noise = noise_of(point.samples("output_tokens_per_s") for point in points)
 
     def _trials(self, points: Sequence[Point]) -> Iterator[Trial]:
         first = [*self.guess(points)[:GUESSES], points[self._index(self._middle)]]
