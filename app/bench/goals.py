@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from engine.errors import ConfigError
 from engine.snapshot import RequestTimes
-from engine.units import duration_text
+from engine.units import counted, duration_text
 
 PERCENTILES = (50, 90, 99)
 NAMES = {"ttft": "TTFT", "tpot": "TPOT", "itl": "ITL", "e2el": "E2E"}
@@ -95,7 +95,10 @@ class Goals:
         return max(found, default=None)
 
     def missed(self, figures: Mapping[str, Any]) -> str:
-        """The goal that is exceeded most: "ITL p99 61 ms"; "" without one."""
+        """Why it misses: "3 failed requests", else the goal that is exceeded most: "ITL p99 61 ms";
+        "" without one."""
+        if failed := figures.get("failed"):
+            return counted(failed, "failed request")
         found = [
             (level / limit, name, level)
             for name, limit in self.limits.items()

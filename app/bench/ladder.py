@@ -266,10 +266,7 @@ class Ladder:
 
     def _miss(self, point: Point) -> str:
         """What keeps a point from the goals."""
-        if not point.is_measured:
-            return "No request completed"
-        failed = point.figures["failed"]
-        return counted(failed, "failed request") if failed else self.goals.missed(point.figures)
+        return self.goals.missed(point.figures) if point.is_measured else "No request completed"
 
     def _excess(self, point: Point) -> float:
         is_whole = point.is_measured and not point.figures["failed"]

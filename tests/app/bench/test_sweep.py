@@ -159,6 +159,15 @@ def test_which_batch_limit_for_an_itl_goal() -> None:
     assert "4" in answer(points, Goals(itl=50))
 
 
+def test_failed_requests_are_why_a_point_meets_no_goal() -> None:
+    """As of a server that goes away, with latencies before that meet it."""
+    goals = Goals(itl=1e6)
+    points = sweep(CONCURRENCY).run()
+    for point in points:
+        point.figures["failed"] = 7
+    assert best_under(points, goals) is None and numbers(answer(points, goals))[-1] == 7
+
+
 def test_a_goal_that_nothing_meets_has_a_nearest_point() -> None:
     points = sweep(CONCURRENCY).run()
     goals = Goals(itl=5)
