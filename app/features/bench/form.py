@@ -18,11 +18,11 @@ from PySide6.QtWidgets import (
 )
 
 from app.bench.doubt import LIMIT
-from app.bench.goals import PERCENTILES, Goals
 from app.bench.load import Pace
 from app.bench.rungs import first_rung_problem
 from app.bench.sweep import AXES
 from app.bench.workload import Workload
+from app.features.bench.goal_fields import GoalFields
 from app.features.bench.jobs import BenchPlan
 from app.features.bench.modes import (
     LADDER_COUNT,
@@ -47,9 +47,6 @@ from widgets.controls.progress_bar import ProgressBar
 from widgets.theme.fonts import scaled
 from widgets.theme.theme import SPACE_2, SPACE_3, SPACE_4
 
-LIMITS = (("ttft", "TTFT"), ("itl", "ITL"), ("e2el", "E2E"))
-NO_GOAL = "none"
-
 
 class Mode(StrEnum):
     SWEEP = "Sweep"
@@ -69,11 +66,10 @@ NO_MODEL = "Open a model to measure it"
 
 
 class BenchForm(FittedFrame):
-    """`run_wanted(BenchPlan)`, `cancel_wanted`, `goals_changed(Goals)`, `mode_changed(Mode)`."""
+    """`run_wanted(BenchPlan)`, `cancel_wanted`, `mode_changed(Mode)`."""
 
     run_wanted = Signal(object)
     cancel_wanted = Signal()
-    goals_changed = Signal(object)
     mode_changed = Signal(object)
 
     def __init__(
@@ -90,7 +86,7 @@ class BenchForm(FittedFrame):
         self.workload.failed.connect(self._show_error)
         self._make_load()
         self._make_modes()
-        self._make_goals()
+        self.goal_fields = GoalFields()
         self.run = button("Run", self.press_run, kind="primary")
         self.cancel = button("Cancel", self.cancel_wanted.emit, "Keep what is measured")
         self.bar = ProgressBar()
@@ -148,20 +144,6 @@ class BenchForm(FittedFrame):
         )  # fmt: skip
         self.warmups = dressed(QSpinBox(maximum=100, value=1), "Warm-up requests")
 
-    def _make_goals(self) -> None:
-        self.limits: dict[str, QDoubleSpinBox] = {}
-        for name, title in LIMITS:
-            box = QDoubleSpinBox(minimum=0, maximum=1e6, decimals=1, suffix=" ms")
-            box.setSpecialValueText(NO_GOAL)
-            dressed(box, f"{title} goal", f"Upper limit of {title}; also by dragging its line")
-            box.valueChanged.connect(lambda _: self.goals_changed.emit(self.goals))
-            self.limits[name] = box
-        self.percentile = dressed(ElidedCombo(), "Percentile of the goals")
-        for percent in PERCENTILES:
-            self.percentile.addItem(f"p{percent}", percent)
-        self.percentile.setCurrentIndex(len(PERCENTILES) - 1)
-        self.percentile.currentIndexChanged.connect(lambda _: self.goals_changed.emit(self.goals))
-
     def _arrange(self) -> None:
         self._arrivals = QWidget()
         hbox(label("Arrivals", "muted"), self.pacing, self.concurrency, self.rate,
@@ -183,15 +165,11 @@ class BenchForm(FittedFrame):
         tune = self._panel((vary, pairs[1]), (pairs[2], pairs[3], self.tune.row))
         ladder = self._panel((self.ladder.row, self.ladder.cost_row))
         self._panels = dict(zip(Mode, (sweep, tune, ladder), strict=True))
-        goals: list[QWidget] = [label("Goals", "muted")]
-        for name, title in LIMITS:
-            goals += [label(f"{title} ≤"), self.limits[name]]
-        under = hbox(*goals, label("at", "muted"), self.percentile, STRETCH)
         progress = hbox(self.bar, (self.status, 1))
         head = hbox(self.tabs, STRETCH, self.run, self.cancel)
         margins = (SPACE_3, SPACE_2, SPACE_3, SPACE_3)
         vbox(
-            head, load, *self._panels.values(), under, progress, self.error,
+            head, load, *self._panels.values(), self.goal_fields, progress, self.error,
             of=self, margins=margins,
         )  # fmt: skip
         self.tabs.currentChanged.connect(self._on_mode)
@@ -224,17 +202,6 @@ class BenchForm(FittedFrame):
 
     def choose(self, mode: Mode) -> None:
         self.tabs.setCurrentIndex(list(Mode).index(mode))
-
-    @property
-    def goals(self) -> Goals:
-        limits = {name: box.value() or None for name, box in self.limits.items()}
-        return Goals(**limits, percentile=self.percentile.currentData())
-
-    def set_goals(self, goals: Goals) -> None:
-        """As the user would."""
-        for name, box in self.limits.items():
-            box.setValue(getattr(goals, name) or 0.0)
-        self.percentile.setCurrentIndex(PERCENTILES.index(goals.percentile))
 
     def plan(self) -> BenchPlan:
         """Raises ConfigError for values that are none of the swept setting."""

@@ -14,7 +14,7 @@ from app.window.settings_store import BenchChoice
 
 
 def choices_of(form: BenchForm) -> BenchChoice:
-    goals = form.goals
+    goals = form.goal_fields.goals
     workload, variant = form.workload.preset
     return BenchChoice(
         mode=form.mode.value, workload=workload, variant=variant,
@@ -41,7 +41,7 @@ def recall(form: BenchForm, choice: BenchChoice) -> None:
             _recall_row(row, text)
     percentile = choice.percentile if choice.percentile in PERCENTILES else PERCENTILES[-1]
     limits = {name: limit for name, limit in choice.goals.items() if name in NAMES}
-    form.set_goals(Goals(**limits, percentile=percentile))
+    form.goal_fields.set_goals(Goals(**limits, percentile=percentile))
     with suppress(ValueError):
         form.tune.choose(Objective(choice.objective))
     with suppress(ValueError):

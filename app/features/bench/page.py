@@ -124,9 +124,9 @@ class BenchPage(QWidget):
         form = BenchForm(self._bridge, self._sources, self.bench.engine_names, self)
         form.run_wanted.connect(self._start)
         form.cancel_wanted.connect(self.bench.cancel)
-        form.goals_changed.connect(self.bench.set_goals)
+        form.goal_fields.changed.connect(self.bench.set_goals)
         recall(form, self._store.bench_choice)
-        self.bench.set_goals(form.goals)
+        self.bench.set_goals(form.goal_fields.goals)
         form.mode_changed.connect(self._on_mode)
         self._bridge.state_changed.connect(lambda state: self._on_changed())
         self._settings.actions_changed.connect(self._show_state)
@@ -136,7 +136,7 @@ class BenchPage(QWidget):
     def results(self) -> ResultsView:
         results = ResultsView()
         results.show_mode(self.form.mode)
-        results.goals_moved.connect(self.form.set_goals)
+        results.goals_moved.connect(self.form.goal_fields.set_goals)
         results.earlier.activated.connect(self._load_earlier)
         self._connect(results.bar)
         self._book.changed.connect(self._fill_earlier)
@@ -270,7 +270,7 @@ class BenchPage(QWidget):
             return
         if self.bench.result is None:
             self.bench.show_result(result)
-            self.form.set_goals(result.goals)
+            self.form.goal_fields.set_goals(result.goals)
         self.results.show_earlier(result)
 
     def show_run(self, run: RunRecord) -> None:
@@ -293,7 +293,7 @@ class BenchPage(QWidget):
             self.form.choose(Mode.LADDER if is_ladder else Mode.SWEEP)
         self.bench.show_result(result)
         if not is_ladder:
-            self.form.set_goals(result.goals)
+            self.form.goal_fields.set_goals(result.goals)
 
     def _ask_export(self, result: Result | None) -> None:
         if result is None:

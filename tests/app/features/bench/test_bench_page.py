@@ -190,7 +190,7 @@ def test_no_choice_is_cut_in_a_small_window_with_large_text(
     set_text(qtbot, application, 160)
     qtbot.waitUntil(lambda: are_whole() and top(form.pacing) > top(form.workload))
     expect_whole(qtbot, form)
-    below = form.height() - form.percentile.geometry().bottom()
+    below = form.height() - form.goal_fields.geometry().bottom()
     assert below <= 2 * SPACE_3  # no empty strip
     needed = lambda: form.layout().heightForWidth(form.width())
     for mode in Mode:  # more rows than a low window has room for
@@ -214,7 +214,7 @@ def test_settings_go_back_and_the_goal_picks_a_point(
     config = parts.bridge.config
     assert config is not None
     before = config.max_num_seqs
-    page.form.limits["itl"].setValue(100_000)
+    page.form.goal_fields.limits["itl"].setValue(100_000)
     sweep(page, "max_num_seqs", "2, 3")
     wait_end(qtbot, page)
     result = page.bench.result
@@ -226,7 +226,7 @@ def test_settings_go_back_and_the_goal_picks_a_point(
     )
     results = page.results
     usual = results.bar.apply.text()
-    page.form.limits["itl"].setValue(0.1)  # which nothing meets
+    page.form.goal_fields.limits["itl"].setValue(0.1)  # which nothing meets
     assert page.bench.result is not None and page.bench.result.best is None
     assert results.bar.apply.isEnabled() and results.bar.apply.text() != usual
     assert results.chosen is nearest(result.points, page.bench.result.goals)
@@ -319,7 +319,7 @@ def test_an_answer_before_the_end_has_its_number_of_runs(
 ) -> None:
     """And progress has the name of the setting as the form has it."""
     page.form.rounds.setValue(2)
-    page.form.limits["itl"].setValue(100_000)
+    page.form.goal_fields.limits["itl"].setValue(100_000)
     answers, texts = list[str](), list[str]()
     page.bench.changed.connect(lambda: answers.append(page.results.answer.text()))
     page.bench._moved.connect(lambda progress: texts.append(str(progress)))
@@ -345,8 +345,8 @@ def test_a_sweep_of_batch_limits_asks_for_as_many_concurrent_requests(page: Benc
 def test_the_percentile_of_the_goals_is_in_the_table_and_on_the_chart(
     qtbot: QtBot, page: BenchPage
 ) -> None:
-    page.form.limits["itl"].setValue(AMPLE)
-    page.form.percentile.setCurrentIndex(page.form.percentile.findData(90))
+    page.form.goal_fields.limits["itl"].setValue(AMPLE)
+    page.form.goal_fields.percentile.setCurrentIndex(page.form.goal_fields.percentile.findData(90))
     sweep(page, "concurrency", "1, 2")
     wait_end(qtbot, page)
     headings = " ".join(page.results.model.headings)
@@ -357,7 +357,7 @@ def test_the_percentile_of_the_goals_is_in_the_table_and_on_the_chart(
 def test_dragging_the_line_moves_the_goal(qtbot: QtBot, page: BenchPage) -> None:
     sweep(page, "concurrency", "1, 2")
     wait_end(qtbot, page)
-    page.form.limits["itl"].setValue(1.0)
+    page.form.goal_fields.limits["itl"].setValue(1.0)
     plot = page.results.plot
     assert plot.goal == 1.0
     target = 0.5 * plot.y_range.high
@@ -372,8 +372,8 @@ def test_dragging_the_line_moves_the_goal(qtbot: QtBot, page: BenchPage) -> None
         event = QMouseEvent(kind, at, plot.mapToGlobal(at), button, button,
                             Qt.KeyboardModifier.NoModifier)  # fmt: skip
         plot.event(event)
-    assert page.form.limits["itl"].value() == pytest.approx(target, rel=0.05, abs=0.06)
-    assert page.bench.goals.itl == page.form.limits["itl"].value()
+    assert page.form.goal_fields.limits["itl"].value() == pytest.approx(target, rel=0.05, abs=0.06)
+    assert page.bench.goals.itl == page.form.goal_fields.limits["itl"].value()
 
 
 @pytest.mark.slow

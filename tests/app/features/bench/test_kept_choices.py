@@ -27,8 +27,8 @@ def fill(page: BenchPage) -> None:
     form.pacing.setCurrentIndex(1)
     form.rate.setValue(3.5)
     form.requests.setValue(40)
-    form.limits["itl"].setValue(50)
-    form.percentile.setCurrentIndex(0)
+    form.goal_fields.limits["itl"].setValue(50)
+    form.goal_fields.percentile.setCurrentIndex(0)
     form.axes[0].box.setCurrentIndex(form.axes[0].box.findData("block_size"))
     form.axes[0].line.setText("8, 32")
     form.varied[1].box.setCurrentIndex(0)
@@ -48,9 +48,9 @@ def test_choices_stay_from_one_start_to_the_next(qtbot: QtBot, qapp: QApplicatio
         again.window.show_widget(again.pages.bench)
         found = again.pages.bench
         assert choices_of(found.form) == chosen
-        assert (found.form.mode, found.form.goals.itl) == (Mode.TUNE, 50)
+        assert (found.form.mode, found.form.goal_fields.goals.itl) == (Mode.TUNE, 50)
         assert found.form.axes[0].text == "block_size=8, 32"
-        assert found.bench.goals == found.form.goals
+        assert found.bench.goals == found.form.goal_fields.goals
         assert not found.form.varied[1].text
 
 
