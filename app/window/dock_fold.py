@@ -8,8 +8,9 @@ from PySide6.QtWidgets import QDockWidget
 from app.window.docks import DockArea
 from widgets.theme.fonts import scaled
 
-LEAST_HEIGHT = 165
-"""Of docks below the page, in pixels at 100 % text: a title and a few lines."""
+LEAST_HEIGHT = 210
+"""Of docks below the page, in pixels at 100 % text. Lower ones show a few lines, below
+charts that are as low."""
 
 
 class DockFold:
