@@ -158,7 +158,7 @@ class LiveCharts(QWidget):
         self.itl.add_samples(snapshot.itl)
         self.tokens.request_redraw()
         is_idle = not snapshot.num_running
-        if at - self._kept_at < _GAUGE_INTERVAL_S and is_idle == self._was_idle:
+        if at - self._kept_at < _GAUGE_INTERVAL_S and not (is_idle or self._was_idle):
             return
         self._kept_at, self._was_idle = at, is_idle
         self._note_missing(snapshot)

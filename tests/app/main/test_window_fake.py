@@ -448,4 +448,4 @@ def test_a_stage_of_a_load_without_an_end_shows_no_percentage(
     monkeypatch.setattr(bridge, "state", EngineState.LOADING)
     for done, total, shown in ((3, 4, [75]), (0, 0, [])):
         bridge.load_progress.emit(LoadProgress("a stage", done, total))
-        assert numbers(strip._state) == shown
+        assert numbers(strip.state[0]) == shown
