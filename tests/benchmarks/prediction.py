@@ -106,14 +106,15 @@ def figures(run: EngineRun) -> tuple[float, ...]:
 
 
 def medians(runs: list[EngineRun]) -> dict[str, float]:
-    return dict(zip(FIGURES, np.median([figures(run) for run in runs], axis=0), strict=True))
+    levels = np.median([figures(run) for run in runs], axis=0)
+    return dict(zip(FIGURES, levels.tolist(), strict=True))
 
 
 def spreads(runs: list[EngineRun]) -> dict[str, float]:
     """Mean distance of two runs, over the median."""
     every = np.array([figures(run) for run in runs])
     apart = np.mean([np.abs(a - b) for a, b in combinations(every, 2)], axis=0)
-    return dict(zip(FIGURES, apart / np.median(every, axis=0), strict=True))
+    return dict(zip(FIGURES, (apart / np.median(every, axis=0)).tolist(), strict=True))
 
 
 class Bench:
