@@ -3,9 +3,10 @@
     python -m tests.benchmarks.ceilings [--model DIR] [--minutes 11] [--quick]
 
 Thirty changes of one setting on one model with random weights. Before each change a load runs, and
-the estimate is made from its steps, as the window makes it. Then the setting is changed and the
-same load runs again. The gain is the time before over the time after; its noise is half the spread
-of the repeats. A change of weights reloads the model, so all loads run once for each precision.
+the estimate is made from its steps, as the window makes it. Then the same load runs changed and
+unchanged in turns, so that a slow state of the machine meets both. The gain is the time before over
+the time after; its noise is half the spread of the repeats. A change of weights reloads the model:
+all loads run once for each precision, and unchanged before and after these.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import itertools
 import statistics
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -153,12 +154,15 @@ class Bench:
         if differing:
             self.engine.reconfigure(**{name: getattr(wanted, name) for name in differing})
 
+    def warm_up(self, load: Load) -> None:
+        self.once(load._replace(num_output=2, rounds=1))
+
     def run(self, load: Load, tracker: StepTracker | None = None) -> list[float]:
         """Seconds of each repeat; the first run warms up and is not counted."""
-        self._once(load._replace(num_output=2, rounds=1), None)
-        return [self._once(load, tracker) for _ in range(self.repeats)]
+        self.warm_up(load)
+        return [self.once(load, tracker) for _ in range(self.repeats)]
 
-    def _once(self, load: Load, tracker: StepTracker | None) -> float:
+    def once(self, load: Load, tracker: StepTracker | None = None) -> float:
         params = SamplingParams(temperature=0.0, max_tokens=load.num_output, ignore_eos=True)
         prompts = load.prompts(self.engine.model_info.vocab_size)
         for prompt in itertools.islice(prompts, load.num_requests):
@@ -175,7 +179,8 @@ class Bench:
                 looking += time.perf_counter() - now
         return time.perf_counter() - began - looking
 
-    def measure(self, change: Change, after: Callable[[GainEstimate], list[float]]) -> Outcome:
+    def estimated(self, change: Change) -> Outcome:
+        """Without times after the change."""
         self.set(**change.base)
         tracker = StepTracker()
         tracker.update(self.engine.snapshot())
@@ -187,14 +192,26 @@ class Bench:
             one for one in breakdown.estimates
             if one.setting == change.setting and change.shown in ("", one.value)
         )  # fmt: skip
-        return Outcome(change, estimate, before, after(estimate))
+        return Outcome(change, estimate, before, [])
 
-    def applied(self, change: Change, estimate: GainEstimate) -> list[float]:
-        value = change.value
+    def apply(self, outcome: Outcome) -> None:
+        change, value = outcome.change, outcome.change.value
         if value is None:
-            value = int(estimate.value) if estimate.value.isdigit() else 16
+            named = outcome.estimate.value
+            value = int(named) if named.isdigit() else 16
         self.set(**{**change.base, change.setting: value})
-        return self.run(change.load)
+
+    def in_turns(self, outcome: Outcome) -> None:
+        """Add times after the change, and before it between these."""
+        change = outcome.change
+        for turn in range(self.repeats):
+            if turn:
+                self.set(**change.base)
+                self.warm_up(change.load)
+                outcome.before.append(self.once(change.load))
+            self.apply(outcome)
+            self.warm_up(change.load)
+            outcome.after.append(self.once(change.load))
 
 
 def measure_all(bench: Bench, planned: Sequence[Change], minutes: float) -> list[Outcome]:
@@ -210,16 +227,21 @@ def measure_all(bench: Bench, planned: Sequence[Change], minutes: float) -> list
     for change in others:
         if pressed(len(outcomes)):
             return outcomes
-        outcomes.append(bench.measure(change, lambda one, c=change: bench.applied(c, one)))
+        outcomes.append(bench.estimated(change))
+        bench.in_turns(outcomes[-1])
         _say(outcomes[-1])
-    before: list[Outcome] = [bench.measure(change, lambda one: []) for change in weights]
-    for outcome in before:
-        if pressed(len(outcomes)):
+    measured = list[Outcome]()
+    for outcome in [bench.estimated(change) for change in weights]:
+        if pressed(len(outcomes) + len(measured)):
             break
-        outcome.after = bench.applied(outcome.change, outcome.estimate)
-        outcomes.append(outcome)
+        bench.apply(outcome)
+        outcome.after = bench.run(outcome.change.load)
+        measured.append(outcome)
+    bench.set()
+    for outcome in measured:
+        outcome.before += bench.run(outcome.change.load)
         _say(outcome)
-    return outcomes
+    return outcomes + measured
 
 
 def _share(began: float, minutes: float) -> float:
