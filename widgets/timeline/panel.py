@@ -54,7 +54,6 @@ class TimelinePanel(QFrame):
         self.view.chosen.connect(lambda ordinal: self._on_pointed())
         self.view.followed.connect(self._show_following)
         self._clock = clock
-        # the steps after the last beat, where a long step follows and no snapshot comes meanwhile
         clock.beat.connect(self._on_beat)
         self._is_idle = False
         self._expired = ""  # why the step that was asked for is not shown

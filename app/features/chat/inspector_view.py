@@ -39,7 +39,7 @@ from widgets.tokens.strip import TokenStrip
 EMPTY = "Send a message to see the latency, KV blocks and draft tokens of its reply."
 NO_TIMES = "No token timings were recorded for this reply."
 OWN_QUEUE, SERVED_QUEUE = "with tokenization", "with connection and client"
-"""The queue of an idle engine takes no time, but what is before it does."""
+"""The time from arrival to the first step includes these, even where no request waits."""
 NO_SERVED_DRAFTS = "Drafts: not reported by its server."
 NOT_REPORTED = "not reported"
 NO_DRAFTS = "No draft tokens: generated without speculative decoding."
