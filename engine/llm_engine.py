@@ -33,7 +33,7 @@ from engine.hardware.peaks import Peaks
 from engine.host.loading import Cancelled, Progress
 from engine.host.model_host import ModelHost
 from engine.host.resolve import resolve
-from engine.kernels.weight_rates import weight_rates
+from engine.kernels.weight_rates import prompt_rate, weight_rates
 from engine.messages import OutputEvent, Prompt
 from engine.runner.model_runner import ModelRunner
 from engine.sampling_params import SamplingParams
@@ -259,15 +259,17 @@ class LLMEngine:
         return StepProfiler(self._host.runner, self._host.sampler, self._loop.speculator)
 
     def with_weight_rates(self, peaks: Peaks, cancelled: Cancelled = lambda: False) -> Peaks:
-        """`peaks` with the measured rates of the kernels, for a model on one device."""
-        config = self.config
+        """`peaks` with the measured rates of the kernels, and no lower than these, for a model on
+        one device."""
+        config, width = self.config, self.model_info.hidden_size
         if self.plan.host_layers:
             return peaks
-        rates = weight_rates(
-            getattr(torch, config.dtype), config.device, self.model_info.hidden_size,
-            config.quantization_group_size, cancelled,
-        )  # fmt: skip
-        return dataclasses.replace(peaks, weight_rates=rates)
+        dtype = getattr(torch, config.dtype)
+        group = config.quantization_group_size
+        rates = weight_rates(dtype, config.device, width, group, cancelled)
+        own = prompt_rate(dtype, config.device, width)
+        flops = max(peaks.flops_per_s, own)
+        return dataclasses.replace(peaks, flops_per_s=flops, weight_rates=rates)
 
     # -- settings ---------------------------------------------------------------------------
 

@@ -54,6 +54,10 @@ class GpuFeed(QObject):
 
 log = logging.getLogger(__name__)
 
+HELD_S = 3600.0
+"""For so long the best of several measurements counts. Later ones replace it: a laptop on battery,
+another power mode."""
+
 
 class PeaksStore:
     """Measured peaks in a file: one entry per machine, dtype and thread count."""
@@ -113,8 +117,10 @@ class PeaksRecorder(QObject):
         if self._bridge.is_remote:
             return
         known, peaks = self._store.find(config, self._device_name), event.peaks
-        if known is not None and peaks.is_disturbed and known.busy_cores < peaks.busy_cores:
-            peaks = known  # other programs lower the rates
+        if known is not None:
+            is_worse = peaks.is_disturbed and known.busy_cores < peaks.busy_cores
+            if is_worse or 0 <= peaks.measured_at - known.measured_at < HELD_S:
+                peaks = peaks.with_best_of(known)
         if peaks != known:
             self._store.keep(peaks)
         if peaks != event.peaks:  # after those who hear the event later than this

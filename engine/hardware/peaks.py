@@ -27,8 +27,7 @@ _ROWS, _WIDTH = 512, 2048  # of the product: 4.3 GFLOP
 _GPU_ROWS, _GPU_WIDTH = 8192, 8192  # 1.1 TFLOP: fills every multiprocessor for a millisecond
 DISTURBING_CORES = 0.3
 """Used by other programs: more than a desktop at rest."""
-_PRODUCTS_S = 0.4  # time for repeating it
-_MOST_PRODUCTS = 8
+_PRODUCTS_S = 0.3  # time for repeating it: a processor's clock and its other users change
 
 
 class WeightRate(NamedTuple):
@@ -44,8 +43,9 @@ class WeightRate(NamedTuple):
 class Peaks:
     """Peak rates measured on `machine` (`ModelInfo.device_name`) with `num_threads` threads.
     `flops_per_s`: of a large matmul in `dtype` (in float32 where the CPU has no fast 16-bit
-    matmul). measured_at: Unix time in seconds. busy_cores: used by other programs meanwhile, which
-    share the memory bandwidth; 0 where unknown."""
+    matmul), and no less than of the engine's own. measured_at: Unix time in seconds, of the first
+    of several measurements. busy_cores: used by other programs meanwhile, which share the memory
+    bandwidth; 0 where unknown."""
 
     read_bytes_per_s: float
     flops_per_s: float
@@ -60,6 +60,18 @@ class Peaks:
     def is_disturbed(self) -> bool:
         """Whether the machine was busy: the rates are lower bounds."""
         return self.busy_cores >= DISTURBING_CORES
+
+    def with_best_of(self, other: Peaks) -> Peaks:
+        """The higher rates of two measurements under the same conditions: whatever else runs can
+        only lower them."""
+        return replace(
+            self,
+            read_bytes_per_s=max(self.read_bytes_per_s, other.read_bytes_per_s),
+            flops_per_s=max(self.flops_per_s, other.flops_per_s),
+            measured_at=min(self.measured_at, other.measured_at),
+            busy_cores=min(self.busy_cores, other.busy_cores),
+            weight_rates=self.weight_rates or other.weight_rates,
+        )
 
 
 def peaks_for(
@@ -142,7 +154,7 @@ def _flops_per_s(dtype: str, device: str, cancelled: Callable[[], bool]) -> floa
     matrix = torch.randn(width, width, dtype=number, device=device)
     operations = 2 * count * width * width
     turns: list[float] = []
-    while len(turns) < 2 or (len(turns) < _MOST_PRODUCTS and sum(turns) < _PRODUCTS_S):
+    while len(turns) < 2 or sum(turns) < _PRODUCTS_S:
         turns.append(_seconds(lambda: rows @ matrix.T, device, cancelled))
     return operations / min(turns)
 

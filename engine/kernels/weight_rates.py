@@ -25,6 +25,7 @@ METHODS = ("none", "int8", "int4", "nf4", "fp8")
 ROWS = (1, 4, 16, 64)
 _NUM_WEIGHTS = 2**22
 _TURNS = 4
+_PROMPT_ROWS, _PROMPT_S = 512, 0.3
 _MOST_S = 3.0
 """A machine that is too busy for a measurement within that has none."""
 
@@ -52,6 +53,24 @@ def weight_rates(
                     return ()
                 found.append(_rate(method, held, rows, device))
     return tuple(found)
+
+
+@torch.inference_mode()
+def prompt_rate(dtype: torch.dtype, device: str, hidden_size: int) -> float:
+    """FLOP/s of the product of many rows with unquantized weights, by all threads and the kernel
+    that the engine chooses: on a processor without matrix units it may be faster than PyTorch's
+    product of that dtype."""
+    outputs = max(1, _NUM_WEIGHTS // hidden_size // 64) * 64
+    plain = torch.randn(outputs, hidden_size, dtype=dtype)
+    held = _held("none", plain, 0, device)
+    x = torch.randn(_PROMPT_ROWS, hidden_size, dtype=dtype, device=device)
+    shortest, began, turn = float("inf"), time.monotonic(), 0
+    with one_at_a_time:
+        while turn < _TURNS or time.monotonic() - began < _PROMPT_S:
+            start = time.perf_counter()
+            _multiply(held, x, turn)
+            shortest, turn = min(shortest, time.perf_counter() - start), turn + 1
+    return 2 * _PROMPT_ROWS * outputs * hidden_size / shortest
 
 
 def _held(method: str, weight: torch.Tensor, group_size: int, device: str) -> Weights:

@@ -49,8 +49,9 @@ NOT_RECORDED = "Peak memory bandwidth and compute were not recorded."
 RECORDED = "Settings in a recording are read-only."
 PROFILED_STEPS = 16
 NOT_THERE = "No recent steps match this filter."
-AGAIN_S = 60.0
-"""Peaks that were measured on a busy machine are measured again, no more often than this."""
+AGAIN_S, AGAIN_IF_BUSY_S = 600.0, 60.0
+"""Peaks are measured again while the panel is seen and the engine idle, no more often than this:
+what others do on the machine changes. Sooner where it was busy."""
 _INTERVAL_S, _UNSEEN_INTERVAL_S = 1.0, 5.0
 _SIDE_BY_SIDE, _SIDE_BY_SIDE_IF_LOW = 1000, 720
 """Pixels: wider panels show parts and table side by side."""
@@ -90,7 +91,7 @@ class BottleneckPanel(QFrame):
         self._shown_at = float("-inf")
         self._again = QTimer(self, singleShot=True, interval=_AGAIN_MS)
         self._again.timeout.connect(self._ask_if_unknown)
-        self._again_at = 0.0
+        self._measured_at = float("-inf")
         self._build()
         self._show_breakdown()
 
@@ -248,13 +249,15 @@ class BottleneckPanel(QFrame):
         may_ask = self._is_idle and self.isVisible() and not self._is_measuring
         if peaks is None and may_ask and not self._asked:
             self._measure()
-        elif peaks is not None and peaks.is_disturbed and may_ask and now >= self._again_at:
-            self._again_at = now + AGAIN_S
-            self._measure()
+        elif peaks is not None and may_ask:
+            soon = AGAIN_IF_BUSY_S if peaks.is_disturbed else AGAIN_S
+            if now >= self._measured_at + soon:
+                self._measure()
 
     def _measure(self) -> None:
         if self._is_live:
             self._asked = self._is_measuring = True
+            self._measured_at = time.monotonic()
             self.measure.setEnabled(False)
             self.peaks_line.setText(MEASURING)
             self.measure_wanted.emit()

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Callable
+
 import pytest
 import torch
 
+from engine import LLMEngine
 from engine.config import EngineConfig
 from engine.hardware import peaks
 from engine.hardware.peaks import (
@@ -62,3 +66,23 @@ def test_it_ends_before_the_next_turn(turns: int) -> None:
         measure_peaks("float32", 1, cancelled=cancelled)
     assert len(asked) == turns + 1
     assert torch.get_num_threads() == before
+
+
+def test_the_best_of_two_measurements_counts() -> None:
+    """Whatever else runs can only lower a rate."""
+    busy = dataclasses.replace(GPU, read_bytes_per_s=5e12, flops_per_s=1e14, busy_cores=2.0)
+    later = dataclasses.replace(busy, measured_at=GPU.measured_at + 60)
+    both = later.with_best_of(GPU)
+    assert both == GPU.with_best_of(later)
+    assert (both.read_bytes_per_s, both.flops_per_s) == (5e12, GPU.flops_per_s)
+    assert both.measured_at == GPU.measured_at and not both.is_disturbed
+
+
+def test_no_peak_is_below_what_the_engine_reaches(make_engine: Callable[..., LLMEngine]) -> None:
+    """PyTorch's bfloat16 product is slower than ours on processors without matrix units."""
+    low = Peaks(1.0, 1.0, "float32", 1, "here", 1.0)
+    engine = make_engine()
+    mended = engine.with_weight_rates(low)
+    assert mended.flops_per_s > 1e8 and mended.weight_rates
+    high = dataclasses.replace(low, flops_per_s=1e18)
+    assert engine.with_weight_rates(high).flops_per_s == 1e18

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from functools import partial
 from typing import Any
 
 import pytest
@@ -12,9 +13,16 @@ from PySide6.QtCore import Qt
 from PySide6.QtWidgets import QApplication, QPushButton
 from pytestqt.qtbot import QtBot
 
-from app.features.inspect.bottleneck import MEASURING, NO_MODEL, NO_PEAKS, BottleneckPanel
+from app.features.inspect.bottleneck import (
+    AGAIN_S,
+    MEASURING,
+    NO_MODEL,
+    NO_PEAKS,
+    BottleneckPanel,
+)
 from app.features.inspect.step_breakdown import FASTER, MOST_ENTRIES, PARTS, Chosen, StepTracker
 from app.features.inspect.what_if_table import ENABLED, NO_GAIN, what_if
+from app.link.hardware_monitor import HELD_S
 from engine.config import SETTINGS
 from engine.hardware.machine import machine_name
 from engine.hardware.peaks import Peaks
@@ -60,10 +68,16 @@ def test_peaks_are_asked_for_when_the_panel_is_seen_and_the_engine_rests(
     assert asked == [1, 1]
     panel.show_peaks(PeaksMeasured(PEAKS))
     assert numbers(panel.verdict.text()) == [89]
+    panel.update_snapshot(seen(4.0, num_running=0))
+    assert asked == [1, 1]  # just measured
+    panel._measured_at -= AGAIN_S
+    panel.update_snapshot(seen(5.0, num_running=0))
+    assert asked == [1, 1, 1]
+    panel.show_peaks(PeaksMeasured(PEAKS))
     line, is_faster = panel.peaks_line, FASTER.rstrip(".")
     assert "40.0 GB/s" in line.text() and is_faster not in line.text()
     panel.measure.click()
-    assert asked == [1, 1, 1] and not panel.measure.isEnabled()
+    assert asked == [1, 1, 1, 1] and not panel.measure.isEnabled()
     panel.show_peaks(PeaksMeasured(dataclasses.replace(PEAKS, read_bytes_per_s=10e9)))
     assert panel.measure.isEnabled() and is_faster in line.text()
     panel.close_model()
@@ -290,6 +304,13 @@ def test_the_window_asks_once_and_remembers(qapp: QApplication, qtbot: QtBot) ->
         thread.on_event(PeaksMeasured(busy))
         qtbot.waitUntil(lambda: seen_peaks == [busy, measured], timeout=3000)
         assert views.bottleneck.model.peaks == measured  # the quiet measurement stays
+        higher = dataclasses.replace(measured, flops_per_s=900e9, read_bytes_per_s=1e9)
+        best = dataclasses.replace(measured, flops_per_s=900e9)
+        later = dataclasses.replace(higher, measured_at=HELD_S + 1.0)
+        for event, kept in ((higher, best), (later, later), (measured, measured)):
+            thread.on_event(PeaksMeasured(event))
+            shown = partial(lambda peaks: views.bottleneck.model.peaks == peaks, kept)
+            qtbot.waitUntil(shown, timeout=3000)
         with qtbot.waitSignal(application.bridge.loaded, timeout=5000):
             application.session.open("/models/other")
         assert views.bottleneck.model.peaks == measured
