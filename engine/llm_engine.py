@@ -29,7 +29,7 @@ from engine.errors import (
     refusal_of,
 )
 from engine.hardware.devices import make_current
-from engine.hardware.peaks import Peaks
+from engine.hardware.peaks import Peaks, peaks_for
 from engine.host.loading import Cancelled, Progress
 from engine.host.model_host import ModelHost
 from engine.host.resolve import resolve
@@ -258,11 +258,12 @@ class LLMEngine:
         self._loop.settle()
         return StepProfiler(self._host.runner, self._host.sampler, self._loop.speculator)
 
-    def with_weight_rates(self, peaks: Peaks, cancelled: Cancelled = lambda: False) -> Peaks:
-        """`peaks` with the measured rates of the kernels, and no lower than these, for a model on
-        one device."""
-        config, width = self.config, self.model_info.hidden_size
-        if self.plan.host_layers:
+    def measure_peaks(self, cancelled: Cancelled = lambda: False) -> Peaks:
+        """Peak rates of the model's devices (see `peaks_for`), no lower than those of the kernels,
+        which are part of it for a model on one device. Disturbs steps that run meanwhile."""
+        config, model, host_layers = self.config, self.model_info, self.plan.host_layers
+        peaks, width = peaks_for(config, model, host_layers, cancelled), model.hidden_size
+        if host_layers:
             return peaks
         dtype = getattr(torch, config.dtype)
         group = config.quantization_group_size

@@ -22,7 +22,6 @@ from engine.errors import (
     let_go,
 )
 from engine.hardware.devices import CPU
-from engine.hardware.peaks import peaks_for
 from engine.heartbeat import SLOWEST_FLOPS, Heartbeat
 from engine.intake import replaced_by
 from engine.profile_run import ProfileRun
@@ -167,10 +166,7 @@ class ServedEngine:
         if engine.has_unfinished:
             return m.PeaksMeasured(None, "The engine is busy.")
         try:
-            peaks = peaks_for(
-                engine.config, engine.model_info, engine.plan.host_layers, self._stopping.is_set
-            )
-            return m.PeaksMeasured(engine.with_weight_rates(peaks, self._stopping.is_set))
+            return m.PeaksMeasured(engine.measure_peaks(self._stopping.is_set))
         except (MemoryError, RuntimeError) as error:
             return m.PeaksMeasured(None, describe(error).cause)
 

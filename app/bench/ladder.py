@@ -12,19 +12,18 @@ from __future__ import annotations
 import math
 import statistics
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol
 
 from app.bench.goals import Goals
+from app.bench.ladder_bench import AtRung, LadderBench
+from app.bench.ladder_words import most_paid
 from app.bench.load import EngineRun, Pace, Run
 from app.bench.progress import Progress, Reporter
 from app.bench.ranking import nearest, users_under
 from app.bench.rungs import PRECISIONS, Quality, Rung, State, clear_of
-from app.bench.runner import BenchRunner, SettableEngine
 from app.bench.sweep import (
     Axis,
-    Bench,
     Point,
     Search,
     Sweep,
@@ -32,7 +31,6 @@ from app.bench.sweep import (
     error_words,
 )
 from app.bench.users import USERS, users_search
-from engine.config import EngineConfig
 from engine.errors import ConfigError, InferdeckError, UnsupportedModelError
 from engine.hardware.peaks import Peaks
 from engine.telemetry.step_cost import Split, cost_step, pause_between, total
@@ -41,70 +39,10 @@ from engine.units import change_text, counted
 QUALITY_LIMIT = 0.01
 """Increase of perplexity that is accepted."""
 CONFIRM = 2
-"""Runs of a rung and the one below, in turn, before it is left out."""
+"""Runs of a rung and the one below, in turn, before it is left out, or has paid most."""
 KNOWN = 2
 """Measured rungs after which the time left is known; the first one, a longer search, is none."""
 RATE = "output_tokens_per_s"
-SMALL_CACHE = 64  # blocks that are left while another model is loaded beside this one
-
-
-class LadderBench(Bench, Protocol):
-    """An engine whose settings may change, and its quality."""
-
-    def apply(self, settings: Mapping[str, Any]) -> None: ...
-    def quality(
-        self, reference: Mapping[str, Any], settings: Mapping[str, Any]
-    ) -> Quality | None:
-        """None where it has no meaning: random weights."""
-
-
-MeasureQuality = Callable[[EngineConfig, EngineConfig], Quality | None]
-
-
-class EngineLadder:
-    """A `LadderBench` of an engine. `measure_quality(candidate, reference)` loads both."""
-
-    def __init__(
-        self, engine: SettableEngine, runner: BenchRunner, measure_quality: MeasureQuality
-    ) -> None:
-        self._engine, self._measure_quality = engine, measure_quality
-        self.measure = runner.measure
-
-    def apply(self, settings: Mapping[str, Any]) -> None:
-        self._engine.reconfigure(**settings)
-
-    def quality(
-        self, reference: Mapping[str, Any], settings: Mapping[str, Any]
-    ) -> Quality | None:
-        engine = self._engine
-        if engine.model_info.is_dummy:
-            return None
-        config = engine.config.replace(kv_cache_memory_bytes=None)
-        before = engine.config.kv_cache_memory_bytes
-        small = SMALL_CACHE * engine.plan.block_bytes_in_all
-        engine.reconfigure(kv_cache_memory_bytes=small)
-        try:
-            return self._measure_quality(config.replace(**settings), config.replace(**reference))
-        finally:
-            engine.reconfigure(kv_cache_memory_bytes=before)
-
-
-class _AtRung(NamedTuple):
-    """Adds the settings of a rung, and a batch limit of all users: they run at once as far as the
-    KV cache has room. `tell` hears of each run."""
-
-    bench: LadderBench
-    settings: Mapping[str, Any]
-    tell: Callable[[str], None]
-
-    def measure(
-        self, settings: Mapping[str, Any], pace: Pace, least: int, label: str,
-        limit_s: float = math.inf,
-    ) -> Run:  # fmt: skip
-        assert pace.concurrency is not None
-        self.tell(counted(pace.concurrency, "user"))
-        changes = {**self.settings, "max_num_seqs": pace.concurrency}
-        return self.bench.measure(changes, pace, least, label, limit_s)
 
 
 @dataclass(slots=True)
@@ -146,6 +84,7 @@ class Ladder:
                     self._took.append(time.perf_counter() - self._began)
                 if rung.is_kept:
                     base = rung
+            self._confirm()
         except (SweepCancelledError, KeyboardInterrupt):
             self.was_cancelled = True
         return self.rungs
@@ -235,6 +174,36 @@ class Ladder:
                 self._use(rung, users, again)
         return worse
 
+    def _confirm(self) -> None:
+        """The rung that paid most runs again, in turn with the one below: luck pays once. So does
+        the next, where it did not pay."""
+        seen: set[str] = set()
+        while (rung := most_paid(self.rungs)) is not None and rung.key not in seen:
+            seen.add(rung.key)
+            rung.doubt = self._doubt(rung)
+
+    def _doubt(self, rung: Rung) -> str:
+        """Why more runs do not show its gain; "" if they do."""
+        below = next(one for one in self.rungs if one.key == rung.below)
+        assert rung.best is not None
+        users = rung.best.settings["concurrency"]
+        pairs = [
+            [self._again(one, users).points[0] for one in (below, rung)] for _ in range(CONFIRM)
+        ]
+        if rung.users > below.users:
+            before, now = ([self._excess(pair[side]) for pair in pairs] for side in (0, 1))
+            if min(now) > 1:
+                missed = self._miss(min((pair[1] for pair in pairs), key=self._excess))
+                return f"Not in {CONFIRM:,} more runs with {counted(users, 'user')}: {missed}."
+            too = f"{below.title} serves {counted(users, 'user')} too, in {CONFIRM:,} more runs."
+            return too if max(before) <= 1 else ""
+        for pair in pairs:
+            for one, point in zip((below, rung), pair, strict=True):
+                one.rates[0] += point.samples(RATE)
+        ratio = statistics.median(_rate(now) / (_rate(was) or math.inf) for was, now in pairs)
+        change = f"Tokens/s {change_text(ratio - 1)} in {CONFIRM:,} more runs of each, in turn."
+        return change if ratio <= 1 + clear_of(self.rungs) else ""
+
     def _fastest(self, base: Rung) -> Rung:
         """Of the kept rungs with the users and the load of `base`, so that small losses do not
         add up."""
@@ -281,7 +250,7 @@ class Ladder:
         return sweep
 
     def _sweep(self, rung: Rung, users: tuple[int, ...], search: Search | None = None) -> Sweep:
-        bench = _AtRung(self.bench, rung.settings, lambda n: self._tell(f"{rung.title}, {n}"))
+        bench = AtRung(self.bench, rung.settings, lambda n: self._tell(f"{rung.title}, {n}"))
         axes = (Axis("concurrency", users),)
         return Sweep(bench, axes, Pace(), self.num_requests, search=search, most=1)
 

@@ -39,7 +39,7 @@ def why(rung: Rung, rungs: Sequence[Rung]) -> str:
         found = [_WORDS[rung.key](rung, below), _noise(rung, below, clear_of(rungs))]
     if rung.reason:
         found.append(f"Left out. {rung.reason}")
-    return " ".join(filter(None, (*found, rung.note)))
+    return " ".join(filter(None, (*found, rung.doubt, rung.note)))
 
 
 def bottleneck(rung: Rung) -> str:
@@ -62,12 +62,19 @@ def answer(rungs: Sequence[Rung], goals: Goals) -> str:
     by = f" ({factor_text(last.users / first.users)})" if first.users else ""
     users = f"Users under {goals}: {first.users:,} → {last.users:,}{by}"
     text = f"{users}, {rate_text(first.rate)} → {rate_text(last.rate)}."
-    clear = clear_of(rungs)
-    paid = [r for r in kept[1:] if max(gain(r, rungs)) > 1 + clear and not is_noise(r, rungs)]
-    if not paid:
+    most = most_paid(rungs)
+    if most is None:
         return f"{text} No technique has a gain beyond noise."
-    most = max(paid, key=lambda rung: gain(rung, rungs))
     return f"{text} {most.title} paid most. {why(most, rungs)}".strip()
+
+
+def most_paid(rungs: Sequence[Rung]) -> Rung | None:
+    """The kept rung with the largest gain beyond noise, while it serves users under the goals."""
+    clear = clear_of(rungs)
+    kept = [rung for rung in rungs if rung.is_kept]
+    paid = [r for r in kept[1:] if max(gain(r, rungs)) > 1 + clear and not is_noise(r, rungs)]
+    is_met = bool(kept) and kept[-1].users > 0
+    return max(paid, key=lambda rung: gain(rung, rungs), default=None) if is_met else None
 
 
 def gain(rung: Rung, rungs: Sequence[Rung]) -> tuple[float, float]:
@@ -80,9 +87,10 @@ def gain(rung: Rung, rungs: Sequence[Rung]) -> tuple[float, float]:
 
 
 def is_noise(rung: Rung, rungs: Sequence[Rung]) -> bool:
-    """Whether its difference to the rung below is no more than runs of the same settings have."""
+    """Whether its difference to the rung below is no more than runs of the same settings have, or
+    did not show again."""
     below = next((one for one in rungs if one.key == rung.below), None)
-    return below is not None and bool(_noise(rung, below, clear_of(rungs)))
+    return below is not None and bool(rung.doubt or _noise(rung, below, clear_of(rungs)))
 
 
 def _noise(rung: Rung, below: Rung, clear: float) -> str:

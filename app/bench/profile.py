@@ -10,7 +10,7 @@ from statistics import fmean
 from typing import Any, NamedTuple
 
 from engine.errors import ConfigError
-from engine.hardware.peaks import Peaks, peaks_for
+from engine.hardware.peaks import Peaks
 from engine.llm_engine import LLMEngine
 from engine.sampling_params import SamplingParams
 from engine.snapshot.profile import DECODE, PREFILL, StepsProfile
@@ -54,7 +54,7 @@ def profile_load(
     decode steps. Raises ConfigError where the engine has no room for them."""
     _check(engine, prompt_tokens, concurrency, steps)
     progress("Measuring peaks")
-    peaks = peaks_for(engine.config, engine.model_info, engine.plan.host_layers)
+    peaks = engine.measure_peaks()
     load = _Load(engine, prompt_tokens, concurrency)
     progress("Warming up")
     load.run(1, lambda kind, step: step())

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 
 from app.cli import values
 from app.cli.bench import add_workload_options, machine, plan_under_goals
@@ -16,9 +15,15 @@ from app.cli.options import (
     write_report,
 )
 from app.cli.session import StatusLine, open_engine
-from app.cli.sweep import add_goal_options, commands_of, goals_of, write_output
+from app.cli.sweep import (
+    add_goal_options,
+    commands_of,
+    exit_status,
+    goals_of,
+    write_output,
+)
 from engine.errors import ConfigError
-from engine.units import counted, precision_name
+from engine.units import precision_name
 
 NAME = "ladder"
 HELP = "Measure the gain of each serving technique."
@@ -57,7 +62,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from app.bench.ladder import EngineLadder, Ladder
+    from app.bench.ladder import Ladder
+    from app.bench.ladder_bench import EngineLadder
     from app.bench.ladder_record import LadderResult, as_dict, as_text, export, to_run
     from app.bench.rungs import NAIVE, Choices, rungs_of
     from app.bench.runner import BenchRunner
@@ -65,7 +71,6 @@ def run(args: argparse.Namespace) -> int:
     from app.paths import runs_dir
     from app.storage.run_records import State
     from app.storage.run_store import RunStore
-    from engine.hardware.peaks import peaks_for
 
     if args.concurrency is not None or args.request_rate is not None:
         raise ConfigError(
@@ -79,9 +84,8 @@ def run(args: argparse.Namespace) -> int:
         rungs = rungs_of(engine.config, model, Choices.of(chosen))
         runner = BenchRunner(engine, plan, bandwidth=False)
         bench = EngineLadder(engine, runner, measure_quality)
-        peaks = peaks_for(engine.config, model, engine.plan.host_layers)
         ladder = Ladder(
-            bench, rungs, goals, plan.workload.num_requests, peaks, args.rounds,
+            bench, rungs, goals, plan.workload.num_requests, engine.measure_peaks(), args.rounds,
             args.quality_limit / 100, progress=status.follow,
         )  # fmt: skip
         runner.progress = ladder.on_request
@@ -105,7 +109,4 @@ def run(args: argparse.Namespace) -> int:
         write_report(args.output_json, report)
     if args.output is not None:
         write_output(args.output, result, export)
-    failed = sum(rung.state == "failed" for rung in rungs)
-    if failed:
-        print(f"inferdeck: {counted(failed, 'rung')} failed", file=sys.stderr)
-    return 1 if failed else 0
+    return exit_status(result, sum(rung.state == "failed" for rung in rungs), "rung")

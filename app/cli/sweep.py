@@ -170,9 +170,16 @@ def run_sweep(args: argparse.Namespace, plan: Plan, make_search: MakeSearch | No
         write_report(args.output_json, report)
     if args.output is not None:
         write_output(args.output, result, export)
-    failed = sum(bool(point.error) for point in result.points)
+    return exit_status(result, sum(bool(point.error) for point in result.points), "point")
+
+
+def exit_status(result: BenchResult | LadderResult, failed: int, noun: str) -> int:
+    """Of a measurement whose results are written. Raises KeyboardInterrupt where Ctrl+C ended
+    it."""
     if failed:
-        print(f"inferdeck: {counted(failed, 'point')} failed", file=sys.stderr)
+        print(f"inferdeck: {counted(failed, noun)} failed", file=sys.stderr)
+    if result.state == "stopped":
+        raise KeyboardInterrupt
     return 1 if failed else 0
 
 

@@ -22,7 +22,6 @@ from typing import Any, NamedTuple
 from app.features.inspect.step_breakdown import StepTracker
 from app.paths import shapes_dir
 from engine import EngineConfig, LLMEngine, SamplingParams
-from engine.hardware.peaks import Peaks, peaks_for
 from engine.telemetry.gain import GainEstimate
 from engine.units import duration_text, factor_text
 from tests.benchmarks.report import (
@@ -143,11 +142,8 @@ class Bench:
     def __init__(self, config: EngineConfig) -> None:
         self.engine = LLMEngine(config)
         self.base = self.engine.config
-        self.peaks = self._peaks()
+        self.peaks = self.engine.measure_peaks()
         self.repeats = REPEATS
-
-    def _peaks(self) -> Peaks:
-        return self.engine.with_weight_rates(peaks_for(self.base, self.engine.model_info))
 
     def set(self, **values: Any) -> None:
         """These settings, all others as at the beginning."""
@@ -184,7 +180,8 @@ class Bench:
     def estimated(self, change: Change) -> Outcome:
         """Without times after the change."""
         self.set(**change.base)
-        self.peaks = self._peaks().with_best_of(self.peaks)  # as while the window is open
+        # as the panel does while the window is open
+        self.peaks = self.engine.measure_peaks().with_best_of(self.peaks)
         tracker = StepTracker()
         tracker.update(self.engine.snapshot())
         tracker.peaks = self.peaks

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 from app.bench.calibrate import CHANGED
 from app.bench.engines import EnginesBench, Reached
 from app.bench.goals import Goals
-from app.bench.ladder import EngineLadder, Ladder, MeasureQuality
+from app.bench.ladder import Ladder
+from app.bench.ladder_bench import EngineLadder, MeasureQuality
 from app.bench.ladder_record import LadderResult
 from app.bench.ladder_record import to_run as ladder_run
 from app.bench.load import Pace

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from app.bench.runner import BenchRunner
 from app.cli.main import main
 from app.paths import runs_dir
 from app.storage.run_records import Kind
@@ -52,3 +53,27 @@ def test_what_cannot_be_climbed_is_an_error(tiny_flags: list[str], argv: tuple[s
     except SystemExit as end:
         code = end.code
     assert code == 2
+
+
+@pytest.mark.parametrize("argv", [
+    ("ladder", "--goodput", "ttft:1e-3"),
+    ("bench", "--sweep", "concurrency=1,2,4"),
+])  # fmt: skip
+def test_ctrl_c_keeps_what_is_measured(
+    argv: tuple[str, ...], tiny_flags: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file, calls, measure = tmp_path / "report.json", [0], BenchRunner.measure
+
+    def interrupted(self: BenchRunner, *args: Any) -> Any:
+        calls[0] += 1
+        if calls[0] == 3:
+            raise KeyboardInterrupt
+        return measure(self, *args)
+
+    monkeypatch.setattr(BenchRunner, "measure", interrupted)
+    assert main([*argv, *tiny_flags, *FIXED, "--output-json", str(file)]) == 130
+    report = json.loads(file.read_text("utf-8"))
+    assert report["state"] == "stopped"
+    done = [one for one in report.get("points") or report["rungs"] if one.get("completed")]
+    assert done and calls == [3]
+    assert [run.state for run in RunStore(runs_dir()).read_all()[0]] == ["stopped"]

@@ -15,11 +15,11 @@ FIXED = ("--prompt-tokens", "12", "--concurrency", "2", "--steps", "3")
 
 @pytest.fixture(autouse=True)
 def quick_peaks(monkeypatch: pytest.MonkeyPatch) -> None:
-    from app.bench import profile
+    from engine import llm_engine
     from engine.hardware.peaks import Peaks
 
     peaks = Peaks(10e9, 100e9, "float32", 1, "a machine", 0.0)
-    monkeypatch.setattr(profile, "peaks_for", lambda *_: peaks)
+    monkeypatch.setattr(llm_engine, "peaks_for", lambda *_: peaks)
 
 
 def test_the_report_has_both_kinds_of_steps_and_the_trace_is_json(

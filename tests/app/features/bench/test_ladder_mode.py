@@ -59,6 +59,7 @@ def compared(monkeypatch: pytest.MonkeyPatch) -> list[tuple[EngineConfig, Engine
         return QUALITY
 
     monkeypatch.setattr(controller, "measure_quality", measure)
+    monkeypatch.setattr("app.bench.ladder.Ladder._confirm", lambda self: None)
     monkeypatch.setattr("app.bench.ladder.CONFIRM", 0)
     return seen
 
