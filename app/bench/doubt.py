@@ -7,7 +7,7 @@ from typing import Any
 
 from app.bench.goals import FIGURES, NAMES, Goals, level_at
 from app.bench.ranking import Objective, rank
-from app.bench.sweep import Point
+from app.bench.sweep import Point, value_words
 from app.storage.intervals import half_interval, half_of_difference
 from app.storage.run_records import State
 from engine.units import counted, duration_text, whole_percent
@@ -85,6 +85,23 @@ def tied_text(
             tied.append(point.label)
     more = f" and {counted(len(tied) - _NAMED, 'other')}" if len(tied) > _NAMED else ""
     return f"Not clearly faster than {', '.join(tied[:_NAMED])}{more}." if tied else ""
+
+
+def beyond_text(best: Point, points: Sequence[Point], goals: Goals) -> str:
+    """ "Values between 8 and 16 were not measured." of one swept number: between the best point and
+    the next one, if that misses the goals, or above the largest one."""
+    (name, value), *others = best.settings.items()
+    if others or isinstance(value, bool) or not isinstance(value, int | float):
+        return ""
+    above = [p for p in points if p.is_measured and p.settings[name] > value]
+    following = min(above, key=lambda p: p.settings[name], default=None)
+    if following is None:
+        return f"Values above {value_words(name, value)} were not measured."
+    end = following.settings[name]
+    if rank(following, goals)[0] or (isinstance(value, int) and end - value <= 1):
+        return ""
+    ends = " and ".join(value_words(name, one) for one in (value, end))
+    return f"Values between {ends} were not measured."
 
 
 def busy_text(cores: float) -> str:

@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 import msgspec
 
 from app.bench.doubt import (
+    beyond_text,
     busy_sentence,
     late_text,
     reached,
@@ -56,10 +57,13 @@ class BenchResult:
         engines = engines_in_words(self.points)
         if not text or not self.goals.limits:
             return " ".join(filter(None, (engines or text, self.machine)))
-        more = [unreached_text(self.points), runs_text(self.points, self.rounds, self.state)]
+        unreached = unreached_text(self.points)
+        more = [unreached, runs_text(self.points, self.rounds, self.state)]
         if (best := self.best) is not None:
             ties = tied_text(best, points, self.goals, self.objective)
-            more = [self._doubt(best, points), ties, *more]
+            is_whole = self.state is State.DONE and not unreached
+            beyond = beyond_text(best, points, self.goals) if is_whole else ""
+            more = [self._doubt(best, points), ties, beyond, *more]
         return " ".join(filter(None, (text, *more, engines, self.machine)))
 
     def _doubt(self, best: Point, points: Sequence[Point]) -> str:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from app.bench.doubt import (
+    beyond_text,
     busy_sentence,
     late_text,
     reached,
@@ -50,6 +52,24 @@ def test_a_sweep_that_has_not_run_whole_has_its_number_of_runs() -> None:
     failed = [*points, point(8, error="Gone.")]  # is not run again
     assert numbers(runs_text(failed, 3, State.RUNNING)) == [3, 9]
     assert numbers(runs_text(points[:1], 1, State.RUNNING)) == [2]  # a search: no total
+
+
+@pytest.mark.parametrize(("itl", "gap"), [
+    ({1: 10.0, 4: 20.0, 16: 60.0}, [4, 16]),
+    ({1: 10.0, 4: 20.0}, [4]),  # the largest value
+    ({4: 20.0, 5: 60.0}, []),
+    ({4: 60.0, 8: 70.0}, []),  # no goal is met
+])  # fmt: skip
+def test_values_that_were_not_measured_are_named(itl: dict[int, float], gap: list[int]) -> None:
+    points = tuple(point(limit, level, most=64) for limit, level in itl.items())
+    goals = Goals(itl=50, percentile=50)
+    result = BenchResult("m", "BF16", "Chat", points, goals)
+    best = result.best
+    assert numbers(beyond_text(best, points, goals) if best else "") == gap
+    said = beyond_text(best, points, goals) if best else ""
+    assert said in result.answer
+    stopped = replace(result, state=State.STOPPED).answer
+    assert not said or said not in stopped
 
 
 @pytest.mark.parametrize(
