@@ -262,13 +262,14 @@ class LLMEngine:
         """Peak rates of the model's devices (see `peaks_for`), no lower than those of the kernels,
         which are part of it for a model on one device. Disturbs steps that run meanwhile."""
         config, model, host_layers = self.config, self.model_info, self.plan.host_layers
+        self._loop.threads.rest()  # a small step leaves fewer
         peaks, width = peaks_for(config, model, host_layers, cancelled), model.hidden_size
         if host_layers:
             return peaks
         dtype = getattr(torch, config.dtype)
         group = config.quantization_group_size
         rates = weight_rates(dtype, config.device, width, group, cancelled)
-        own = prompt_rate(dtype, config.device, width)
+        own = prompt_rate(dtype, config.device, width, cancelled)
         flops = max(peaks.flops_per_s, own)
         return dataclasses.replace(peaks, flops_per_s=flops, weight_rates=rates)
 

@@ -56,10 +56,15 @@ def weight_rates(
 
 
 @torch.inference_mode()
-def prompt_rate(dtype: torch.dtype, device: str, hidden_size: int) -> float:
+def prompt_rate(
+    dtype: torch.dtype,
+    device: str,
+    hidden_size: int,
+    cancelled: Callable[[], bool] = lambda: False,
+) -> float:
     """FLOP/s of the product of many rows with unquantized weights, by all threads and the kernel
     that the engine chooses: on a processor without matrix units it may be faster than PyTorch's
-    product of that dtype."""
+    product of that dtype. 0 if cancelled before its first turn has ended."""
     outputs = max(1, _NUM_WEIGHTS // hidden_size // 64) * 64
     plain = torch.randn(outputs, hidden_size, dtype=dtype)
     held = _held("none", plain, 0, device)
@@ -67,6 +72,8 @@ def prompt_rate(dtype: torch.dtype, device: str, hidden_size: int) -> float:
     shortest, began, turn = float("inf"), time.monotonic(), 0
     with one_at_a_time:
         while turn < _TURNS or time.monotonic() - began < _PROMPT_S:
+            if cancelled():
+                break
             start = time.perf_counter()
             _multiply(held, x, turn)
             shortest, turn = min(shortest, time.perf_counter() - start), turn + 1

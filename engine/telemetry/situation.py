@@ -94,16 +94,21 @@ def _changed(situation: Situation, change: Callable[[Work], Work]) -> NDArray[np
 
 
 def slower_by(
-    situation: Situation, change: Callable[[Work], Work], growth: float
+    situation: Situation,
+    change: Callable[[Work], Work],
+    growth: float,
+    more: tuple[float, float] = (0.0, 0.0),
 ) -> tuple[float, float]:
     """Factor by which steps take longer with `growth` times the rows: the low end scales the time
-    at the peaks alone, the high end also the rest, except reading the weights."""
+    at the peaks alone, the high end also the rest, except reading the weights. more: seconds that
+    the measured kernels take longer in all steps, at least and at most."""
     splits, floor = situation.splits, np.asarray(situation.splits.floor)
     changed = _changed(situation, change)
     least = float(np.sum(changed + (splits.total - floor)))
     rest = splits.total - floor - splits.queue
     most = least + float(np.sum(rest)) * (growth - 1)
     before = situation.whole.total
+    least, most = max(least, before + more[0]), max(most, before + more[1])
     return (least / before, most / before) if before else (1.0, 1.0)
 
 

@@ -109,9 +109,8 @@ def _kernel_saving(
     fixed = situation.works[:, 1] / situation.peaks.read_bytes_per_s * situation.speeds
     # no more than the model's time without what is not a linear layer for certain
     available = np.maximum(0.0, splits.floor + splits.launch - splits.kv - fixed)
-    threads = situation.peaks.num_threads if situation.snapshot.model.device == "cpu" else 1
     found = []
-    for used in (threads, 1):
+    for used in (_threads(situation), 1):
         old = _seconds_per_weight(situation, before, bits_before, used)
         new = _seconds_per_weight(situation, after, bits_after, used)
         if old is None or new is None:
@@ -129,17 +128,44 @@ def _factor(before: float, after: float) -> float:
     return before / after if after > 0 and before > 0 else 1.0
 
 
+def _more_with_rows(situation: Situation, growth: float) -> tuple[float, float]:
+    """Seconds that the linear layers take longer in all steps with `growth` times the rows, at
+    least and at most: from measured rates of the kernels, which compute few rows far below the peak
+    rate; (0, 0) without these."""
+    model = situation.snapshot.model
+    method: str = getattr(situation.snapshot.config, "quantization", "none")
+    method = method if method in QUANTIZED else "none"
+    bits = 8.0 * model.weights_bytes / max(1, model.num_parameters)
+    splits, count = situation.splits, situation.model.flops_per_token / 2
+    available = np.asarray(splits.floor + splits.launch - splits.kv)
+    found = []
+    for used in (_threads(situation), 1):
+        old = _seconds_per_weight(situation, method, bits, used)
+        new = _seconds_per_weight(situation, method, bits, used, growth)
+        if old is None or new is None:
+            return 0.0, 0.0
+        found.append(float(np.sum(np.minimum(count * old, available) * (new / old - 1))))
+    least, most = sorted(max(0.0, more) for more in found)
+    return CERTAIN * least, POSSIBLE * most
+
+
+def _threads(situation: Situation) -> int:
+    return situation.peaks.num_threads if situation.snapshot.model.device == "cpu" else 1
+
+
 def _seconds_per_weight(
-    situation: Situation, method: str, bits: float, threads: int
+    situation: Situation, method: str, bits: float, threads: int, growth: float = 1.0
 ) -> NDArray[np.float64] | None:
-    """In each step: the longer of computing, on so many threads, and reading at the peak rate."""
+    """In each step, with `growth` times its rows: the longer of computing, on so many threads, and
+    reading at the peak rate."""
     peaks = situation.peaks
     known = sorted((r.rows, r.seconds) for r in peaks.weight_rates if r.method == method)
     if not known:
         return None
     rows, seconds = np.array(known).T
-    computed = np.interp(np.log(np.maximum(1.0, situation.rows)), np.log(rows), seconds / threads)
-    beyond = np.maximum(1.0, situation.rows / rows[-1])  # compute-bound from there on
+    own = np.maximum(1.0, situation.rows * growth)
+    computed = np.interp(np.log(own), np.log(rows), seconds / threads)
+    beyond = np.maximum(1.0, own / rows[-1])  # compute-bound from there on
     return np.maximum(computed * beyond, bits / 8 / peaks.read_bytes_per_s)
 
 
@@ -170,11 +196,11 @@ def _kv_dtype(situation: Situation) -> GainEstimate | None:
 
 def _batch_size(situation: Situation) -> GainEstimate:
     config: Any = situation.snapshot.config
-    places, steps = config.max_num_seqs, situation.decoding.steps
+    places, decoding = config.max_num_seqs, situation.decoding
     label, setting = "Max running requests", "max_num_seqs"
     running = fmean([len(s.step.entries) for s in situation.steps])
     waiting = fmean([s.step.num_waiting for s in situation.steps])
-    if waiting < 0.5 or not steps:
+    if waiting < 0.5 or not decoding.steps:
         why = f"No requests are waiting: {running:.1f} of {places} batch slots in use on average."
         return GainEstimate(setting, label, "more batch slots", 1.0, 1.0, THROUGHPUT, why)
     growth = (running + waiting) / running
@@ -185,14 +211,17 @@ def _batch_size(situation: Situation) -> GainEstimate:
             work.attention * growth,
         )  # fmt: skip
 
-    slower, slowest = slower_by(situation.decoding, more, growth)
+    slower, slowest = slower_by(decoding, more, growth, _more_with_rows(decoding, growth))
+    # prompts are computed as before, or in fewer and larger steps
+    before, own = situation.whole.total, decoding.whole.total
+    low = _factor(before, own * max(slowest, slower) / growth + before - own)
+    high = _factor(before, own * slower / growth + _prompts_at_peak(situation))
     why = (
         f"{waiting:.1f} requests are waiting on average. Running them makes steps "
         f"{factor_text(slower)} as long or longer but yields {factor_text(growth)} the tokens: "
         "weights are read once per step."
     )
     value = f"{round(running + waiting)}"
-    low, high = growth / max(slowest, slower), growth / slower
     return GainEstimate(setting, label, value, min(low, high), max(1.0, high), THROUGHPUT, why)
 
 
@@ -239,14 +268,7 @@ def _chunk_budget(situation: Situation) -> GainEstimate:
     decoded beside prompts join other decode steps."""
     config: Any = situation.snapshot.config
     setting, label = "max_num_batched_tokens", "Max batched tokens"
-    after, count = 0.0, 0
-    for step in situation.steps:
-        if step.batch.only_decodes:
-            after += step.split.total
-            continue
-        count += step.batch.has_parts
-        work = step.work._replace(weights=0.0, fixed_weights=0.0)
-        after += min(least_time(work, situation.peaks).floor * step.speed, step.split.total)
+    count = sum(s.batch.has_parts for s in situation.steps if not s.batch.only_decodes)
     if not count:
         why = f"No prompt was split at {config.max_num_batched_tokens:,} max batched tokens."
         return GainEstimate(setting, label, "larger token budget", 1.0, 1.0, THROUGHPUT, why)
@@ -254,10 +276,21 @@ def _chunk_budget(situation: Situation) -> GainEstimate:
         f"{count} of {len(situation.steps)} steps computed part of a prompt. Whole prompts in one "
         "step read the weights less often, but increase the ITL of other requests."
     )
-    high = times_faster(situation.whole.total, after)
+    after = situation.decoding.whole.total if situation.decoding.steps else 0.0
+    high = times_faster(situation.whole.total, after + _prompts_at_peak(situation))
     return GainEstimate(
         setting, label, "larger token budget", 1.0, high, THROUGHPUT, why, is_bound=True
     )
+
+
+def _prompts_at_peak(situation: Situation) -> float:
+    """Seconds of the steps that compute prompts, without reading the weights."""
+    found = 0.0
+    for step in situation.steps:
+        if not step.batch.only_decodes:
+            work = step.work._replace(weights=0.0, fixed_weights=0.0)
+            found += min(least_time(work, situation.peaks).floor * step.speed, step.split.total)
+    return found
 
 
 def _speculation(situation: Situation) -> GainEstimate | None:
@@ -275,7 +308,8 @@ def _speculation(situation: Situation) -> GainEstimate | None:
     def verify(work: Work) -> Work:
         return work._replace(linear=work.linear * rows, attention=work.attention * rows)
 
-    slower, slowest = slower_by(situation.decoding, verify, rows)
+    more = _more_with_rows(situation.decoding, rows)
+    slower, slowest = slower_by(situation.decoding, verify, rows, more)
     most = factor_text(rows / slower)
     why = (
         f"Verifying {DRAFT_LENGTH} draft tokens makes decode steps {factor_text(slower)} as long "
