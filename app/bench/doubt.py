@@ -10,6 +10,7 @@ from app.bench.ranking import Objective, rank
 from app.bench.sweep import Point, value_words
 from app.storage.intervals import half_interval, half_of_difference
 from app.storage.run_records import State
+from engine.config import SETTINGS
 from engine.units import counted, duration_text, whole_percent
 
 LIMIT = "max_num_seqs"
@@ -89,14 +90,20 @@ def tied_text(
 
 def beyond_text(best: Point, points: Sequence[Point], goals: Goals) -> str:
     """ "Values between 8 and 16 were not measured." of one swept number: between the best point and
-    the next one, if that misses the goals, or above the largest one."""
-    (name, value), *others = best.settings.items()
-    if others or isinstance(value, bool) or not isinstance(value, int | float):
+    the next one, if that fails or misses the goals, or above the largest one."""
+    if len(best.settings) != 1:
         return ""
-    above = [p for p in points if p.is_measured and p.settings[name] > value]
+    (name, value), = best.settings.items()  # fmt: skip
+    is_number = lambda one: isinstance(one, int | float) and not isinstance(one, bool)
+    if not is_number(value):
+        return ""
+    ran = [p for p in points if (p.is_measured or p.error) and is_number(p.settings[name])]
+    above = [p for p in ran if p.settings[name] > value]
     following = min(above, key=lambda p: p.settings[name], default=None)
     if following is None:
-        return f"Values above {value_words(name, value)} were not measured."
+        most = SETTINGS[name].maximum if name in SETTINGS else None
+        has_more = most is None or value < most
+        return f"Values above {value_words(name, value)} were not measured." if has_more else ""
     end = following.settings[name]
     if rank(following, goals)[0] or (isinstance(value, int) and end - value <= 1):
         return ""

@@ -178,6 +178,8 @@ class Ladder:
         """The rung that paid most runs again, in turn with the one below: luck pays once. So does
         the next, where it did not pay."""
         seen: set[str] = set()
+        self._number = len(self.rungs)
+        self._took.clear()  # how many runs are left is not known
         while (rung := most_paid(self.rungs)) is not None and rung.key not in seen:
             seen.add(rung.key)
             rung.doubt = self._doubt(rung)
@@ -215,6 +217,7 @@ class Ladder:
         """The load of the rung below, at which most runs meet the goals."""
         last = next(sweep for sweep in reversed(again) if self._excess(sweep.points[0]) <= 1)
         rung.users, rung.best = users, last.points[0]
+        rung.rates.reverse()  # those at `users` are of the best load now
         rung.split = split_of(last.runs_of(rung.best), self.peaks)
 
     def _compared(self, pairs: Sequence[tuple[Point, Point]], best: Rung, users: int) -> str:

@@ -21,7 +21,7 @@ from engine.units import (
 LITTLE = 0.01
 """Share of prompt tokens below which the prefix cache is not used."""
 RULE = (
-    "A rung is kept if it serves at least as many users and is no slower beyond noise. "
+    "A rung is kept if it serves at least as many users and is not slower, within noise. "
     "Green: more users than the rung below; red: fewer; amber: noise; hatched: left out."
 )
 
@@ -65,7 +65,7 @@ def answer(rungs: Sequence[Rung], goals: Goals) -> str:
     most = most_paid(rungs)
     if most is None:
         return f"{text} No technique has a gain beyond noise."
-    return f"{text} {most.title} paid most. {why(most, rungs)}".strip()
+    return f"{text} Largest gain: {most.title}. {why(most, rungs)}".strip()
 
 
 def most_paid(rungs: Sequence[Rung]) -> Rung | None:

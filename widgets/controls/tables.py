@@ -49,6 +49,8 @@ class FittedColumns(HeadingFonts):
         super().__init__(header, self.fit)
         self._header, self._widths, self._widest = header, widths, widest
         self._fitted: dict[int, int] = {}
+        # Qt gives the default width to those that come and, where some go, to the last one
+        header.sectionCountChanged.connect(lambda *_: self._fitted.clear())
         self.fit()
         theme_notifier().changed.connect(self.fit)
 

@@ -52,6 +52,8 @@ NOT_THERE = "No recent steps match this filter."
 AGAIN_S, AGAIN_IF_BUSY_S = 600.0, 60.0
 """Peaks are measured again while the panel is seen and the engine idle, no more often than this:
 what others do on the machine changes. Sooner where it was busy."""
+CALM_MS = 10_000
+"""Without a request, before that: between two requests of a load it would delay the next one."""
 _INTERVAL_S, _UNSEEN_INTERVAL_S = 1.0, 5.0
 _SIDE_BY_SIDE, _SIDE_BY_SIDE_IF_LOW = 1000, 720
 """Pixels: wider panels show parts and table side by side."""
@@ -92,6 +94,8 @@ class BottleneckPanel(QFrame):
         self._again = QTimer(self, singleShot=True, interval=_AGAIN_MS)
         self._again.timeout.connect(self._ask_if_unknown)
         self._measured_at = float("-inf")
+        self._calm = QTimer(self, singleShot=True, interval=CALM_MS)
+        self._calm.timeout.connect(self._measure_if_old)
         self._build()
         self._show_breakdown()
 
@@ -130,7 +134,7 @@ class BottleneckPanel(QFrame):
         )  # fmt: skip
         self.profile_steps = button(
             "Profile steps", self._profile,
-            f"Time, bytes and operations of the next {PROFILED_STEPS} steps, by operation",
+            f"Time, bytes and FLOPs per operation over the next {PROFILED_STEPS} steps",
         )  # fmt: skip
         self.profile_line = _wrapped()
         left = QWidget()
@@ -222,6 +226,7 @@ class BottleneckPanel(QFrame):
 
     def _reset(self, *, is_open: bool) -> None:
         self._again.stop()
+        self._calm.stop()
         self.profile_steps.setEnabled(True)
         self.profile_line.setText("")
         self._stack.setCurrentWidget(self._area)
@@ -245,14 +250,23 @@ class BottleneckPanel(QFrame):
         self._show_breakdown(breakdown)
 
     def _ask_if_unknown(self) -> None:
-        peaks, now = self.model.peaks, time.monotonic()
+        peaks = self.model.peaks
         may_ask = self._is_idle and self.isVisible() and not self._is_measuring
         if peaks is None and may_ask and not self._asked:
             self._measure()
-        elif peaks is not None and may_ask:
+        elif peaks is None or not may_ask:
+            self._calm.stop()
+        elif not self._calm.isActive():
+            self._calm.start()
+
+    def _measure_if_old(self) -> None:
+        peaks = self.model.peaks
+        if peaks is not None and self._is_idle and self.isVisible() and not self._is_measuring:
             soon = AGAIN_IF_BUSY_S if peaks.is_disturbed else AGAIN_S
-            if now >= self._measured_at + soon:
+            if time.monotonic() >= self._measured_at + soon:
                 self._measure()
+            else:
+                self._calm.start()
 
     def _measure(self) -> None:
         if self._is_live:

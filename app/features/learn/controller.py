@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
@@ -17,6 +18,7 @@ from app.features.learn.quality import plan_of, quality_text
 from app.features.quantize.run import Run
 from app.features.quantize.work import Outcome
 from app.features.runs.jobs import Jobs
+from app.features.tune.comparison import REACH_S
 from app.features.tune.engine_settings import EngineSettingsPanel
 from app.features.tune.page import TunePage
 from app.link.bridge import EngineBridge, EngineState
@@ -65,6 +67,7 @@ class Lessons(QObject):
         self._load_waits = False  # for the step's setup
         self._chosen_before: dict[str, Any] = {}
         self._sizes_before = (0, 0)
+        self._over_at = 0.0  # the measurement after the change
         self._look = QTimer(self, interval=LOOK_MS)
         self._look.timeout.connect(self._on_look)
         panel.commands.changed.connect(self._on_changed)
@@ -224,7 +227,8 @@ class Lessons(QObject):
         elif course.stage is Stage.MEASURING:
             result = self._tune.result
             result.refresh()
-            self._do(course.measured(result.verdicts, result.seconds, self._resized()))
+            resized, is_over = self._resized(), time.monotonic() > self._over_at
+            self._do(course.measured(result.verdicts, result.seconds, resized, is_over))
         elif course.stage in (Stage.EVALUATING, Stage.RESULT):
             # the last samples: as the page shows it
             course.tell(self._tune.result.verdicts, self._resized())
@@ -257,6 +261,7 @@ class Lessons(QObject):
         course = self.course
         if course.stage in (Stage.MOVE, Stage.APPLY) and self._applied_value == course.step.value:
             self._do(course.applied())
+            self._over_at = time.monotonic() + REACH_S + LOOK_MS / 1e3
             self._show()
 
     def _on_refused(self, event: messages.ReconfigureFailed) -> None:

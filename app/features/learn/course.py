@@ -94,9 +94,12 @@ class Course:
             self.stage = Stage.MEASURING
         return []
 
-    def measured(self, verdicts: Sequence[Verdict], seconds: float, beside: str = "") -> list[Do]:
+    def measured(
+        self, verdicts: Sequence[Verdict], seconds: float, beside: str = "", is_over: bool = False
+    ) -> list[Do]:
         """Before and after the change, `seconds` of the headline's range after it. Ends with that
-        range, decided or not. beside: as for `tell`."""
+        range, decided or not; or when it `is_over`, which a pause or another mark may have made
+        shorter. beside: as for `tell`."""
         if self.stage is not Stage.MEASURING:
             return []
         wanted = [v for v in verdicts if v.key in self.lesson.wanted]
@@ -106,7 +109,7 @@ class Course:
         is_decided = bool(wanted) and all(
             v.state in (State.CHANGED, State.NO_CHANGE) for v in wanted
         )
-        if not is_decided and seconds < LONGEST_S:
+        if not is_decided and seconds < LONGEST_S and not is_over:
             return []
         evaluates = self.lesson.evaluates
         self.stage = Stage.EVALUATING if evaluates else Stage.RESULT

@@ -54,7 +54,7 @@ LESSONS = (
     Lesson(
         "queue",
         "Why the first token waits",
-        "8 requests in flight, all of them running.",
+        "8 concurrent requests, all of them running.",
         (_batch_limit(8, 2),),
         ("ttft",),
         "6 of 8 requests wait for a batch slot before their prefill starts. "
@@ -64,7 +64,7 @@ LESSONS = (
     Lesson(
         "batching",
         "What batching costs and gives",
-        "8 requests in flight, one runs at a time.",
+        "8 concurrent requests, one runs at a time.",
         (_batch_limit(1, 8),),
         ("itl", "output"),
         "A step reads the weights once and computes a token for each running request. "
@@ -74,13 +74,13 @@ LESSONS = (
     Lesson(
         "bits",
         "What 4 bits cost",
-        "4 concurrent requests, on the weights as stored. The KV cache keeps its size.",
+        "4 concurrent requests, with the checkpoint's weights. The KV cache keeps its size.",
         (
             Step("quantization", "int4", "Set Quantization to INT4, then press Apply."),
             Step("kv_cache_dtype", "int8", "Set KV cache dtype to INT8, then press Apply."),
         ),
         ("itl", "output"),
-        "Low-bit values need less memory and less bandwidth, and decoding them needs compute. "
+        "Low-bit values need less memory and bandwidth. Dequantizing them needs compute. "
         "INT4 applies to linear layers. Embeddings and LM head keep 16 or 32 bits, so the average "
         "is above 4 bits per weight. The Runs page keeps the evaluation.",
         4, Length(16, 32), Length(24, 40), evaluates=True,

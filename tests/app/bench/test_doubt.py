@@ -72,6 +72,18 @@ def test_values_that_were_not_measured_are_named(itl: dict[int, float], gap: lis
     assert not said or said not in stopped
 
 
+def test_values_without_an_order_and_at_their_end_have_none_beside_them() -> None:
+    goals, best = Goals(itl=50, percentile=50), point(4, 20.0)
+    auto = replace(point(1, 20.0), settings={"max_num_seqs": None})
+    assert numbers(beyond_text(best, [auto, best, point(16, error="Out of memory.")], goals)) == [
+        4, 16
+    ]  # fmt: skip
+    assert beyond_text(auto, [auto, best], goals) == ""
+    most = replace(best, settings={"num_speculative_tokens": 16})
+    assert beyond_text(most, [most], goals) == ""
+    assert beyond_text(replace(best, settings={}), [], goals) == ""
+
+
 @pytest.mark.parametrize(
     ("itl", "is_certain"),
     [

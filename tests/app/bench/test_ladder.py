@@ -165,6 +165,7 @@ def test_runs_in_turn_overrule_a_disturbed_search() -> None:
     rung = by_key(climb(bench))["continuous"]
     assert left == [0] and rung.is_kept and rung.users == 6
     assert rung.best is not None and rung.best.figures["itl_ms"]["p50"] == pytest.approx(16)
+    assert rung.rates[0][-1] == pytest.approx(rung.rate)  # of the same load
 
 
 def test_a_rung_that_serves_fewer_users_is_left_out() -> None:
@@ -295,9 +296,9 @@ def test_progress_has_the_time_left_after_three_rungs() -> None:
     """The first one searches longer than the others, and is not counted."""
     seen: list[Progress] = []
     climb(progress=seen.append)
-    assert {one.total for one in seen} == {7} and seen[-1].done == 6
+    assert {one.total for one in seen} == {7} and seen[-1].done == 7
     assert [one.done for one in seen] == sorted(one.done for one in seen)
-    assert {one.done for one in seen if one.left_s is None} == {0, 1, 2}
+    assert {one.done for one in seen if one.left_s is None} == {0, 1, 2, 7}
     assert {one.done for one in seen if one.left_s is not None} == {3, 4, 5, 6}
 
 
@@ -358,7 +359,7 @@ def test_a_technique_that_is_not_used_did_not_pay() -> None:
     few = dataclasses.replace(found["weights"], split=split._replace(kv=0.02, launch=0.98))
     rungs = [few if rung.key == "weights" else rung for rung in ladder.rungs]
     assert is_noise(found["kv"], rungs) and "16 → 32" in why(found["kv"], rungs)
-    assert f" {found['paged'].title} " in answer(rungs, GOALS)
+    assert f": {found['paged'].title}." in answer(rungs, GOALS)
     only = [found["naive"], dataclasses.replace(found["prefix"], below="naive")]
     assert found["prefix"].title not in answer(only, GOALS)
     slow = dataclasses.replace(found["kv"], users=16, best=found["weights"].best)
@@ -418,7 +419,7 @@ def test_what_paid_most_is_run_again(users: tuple[int, ...], lucky: bool) -> Non
         assert bench.seen[-4:] == [(settings, paid.users) for settings in turns] * 2
     assert bool(found.doubt) is lucky is is_noise(found, ladder.rungs)
     assert (most_paid(ladder.rungs) is found) is not lucky
-    assert (f" {found.title} paid" in answer(ladder.rungs, GOALS)) is not lucky
+    assert (f": {found.title}." in answer(ladder.rungs, GOALS)) is not lucky
     assert found.doubt in why(found, ladder.rungs)
     stored = from_run(to_run(result_of(ladder))).rungs
     assert [rung.doubt for rung in stored] == [rung.doubt for rung in ladder.rungs]
@@ -429,7 +430,7 @@ def test_a_rung_that_only_raises_the_throughput_paid() -> None:
     found = by_key(ladder)
     assert {gain(rung, ladder.rungs)[0] for rung in ladder.rungs} == {1.0}
     assert max(ladder.rungs, key=lambda rung: gain(rung, ladder.rungs)) is found["weights"]
-    assert f" {found['weights'].title} " in answer(ladder.rungs, GOALS)
+    assert f": {found['weights'].title}." in answer(ladder.rungs, GOALS)
 
 
 def test_continuous_batching_that_serves_more_users_is_used() -> None:

@@ -78,6 +78,18 @@ def test_the_widest_column_takes_the_room_that_is_left(qtbot: QtBot) -> None:
     assert header.sectionSize(0) == 150
 
 
+def test_columns_that_come_back_are_fitted_again(qtbot: QtBot) -> None:
+    table = QTableWidget(1, 5)
+    qtbot.addWidget(table)
+    header = table.horizontalHeader()
+    columns = FittedColumns(header, lambda: dict.fromkeys(range(table.columnCount()), 130))
+    table.show()
+    for count in (2, 6, 1, 5):
+        table.setColumnCount(count)
+        columns.fit()
+        assert [header.sectionSize(column) for column in range(count)] == [130] * count
+
+
 def _left_of_text(widget: QWidget) -> int:
     """x of the first column of pixels that differs from the background."""
     image = widget.grab().toImage().convertToFormat(QImage.Format.Format_RGB32)

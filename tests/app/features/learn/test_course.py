@@ -41,6 +41,7 @@ EVENTS: dict[str, Callable[[Course], Sequence[Do]]] = {
     "undecided": lambda c: c.measured(verdicts(LEAST, 3), 1.0),
     "decided": lambda c: c.measured(verdicts(LEAST, WANTED, 5.0), 1.0),
     "late": lambda c: c.measured([], LONGEST_S),
+    "cut": lambda c: c.measured([], 1.0, is_over=True),
     "evaluated": lambda c: c.evaluated("Agreement 97 %."),
     "fail": lambda c: c.fail("why"),
     "leave": lambda c: c.leave(),
