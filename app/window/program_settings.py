@@ -162,7 +162,7 @@ _ALL = (
     Preference(
         "chat_titles", "Chats", "Automatic titles",
         "The model names a chat after its first reply, once nothing else runs. Off: the first "
-        "words of the first message. The demo model and remote servers are not asked.", True,
+        "words of the message are the title. Not used for the demo model or remote servers.", True,
         words=("chat", "name", "title", "rename", "background", "idle"),
     ),
     Preference(

@@ -31,7 +31,7 @@ class Cause(StrEnum):
     BETWEEN = "no step ran"
     PREFILL = "concurrent prefill"  # of other requests, in the same steps
     DRAFT = "drafting"
-    MODEL = "slow model pass"  # as much work as usual took longer
+    MODEL = "slow forward pass"  # as much work as usual took longer
     HOST = "slow engine thread"  # scheduling, sampling and commit
     BATCH = "larger batch"  # more requests decoded with it than usual
     UNKNOWN = "slow, cause unknown"

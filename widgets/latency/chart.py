@@ -92,7 +92,7 @@ _REASONS = {
     Cause.BETWEEN: "no step ran for {took} (engine thread waiting for the CPU)",
     Cause.BATCH: "batch of {reason.batch:,} requests (median: {reason.usual_batch:,})",
     Cause.DRAFT: "drafting took {took} longer than usual",
-    Cause.MODEL: "the model pass was {took} slower than comparable ones (busy or slower processor)",
+    Cause.MODEL: "the forward pass took {took} longer than usual (busy or throttled processor)",
     Cause.HOST: "scheduling and sampling took {took} longer (garbage collection or busy CPU)",
     Cause.UNKNOWN: "no more work than usual; the CPU was probably busy with other work",
 }

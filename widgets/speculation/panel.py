@@ -168,11 +168,11 @@ def source(figures: SpeculationSnapshot) -> str:
 
 
 def acceptance(figures: SpeculationSnapshot) -> str:
-    """ "3.42 tokens per round · 2,114 of 2,890 draft tokens accepted (73 %)"."""
+    """ "acceptance length 3.42 · 2,114 of 2,890 draft tokens accepted (73 %)"."""
     length, rate = figures.acceptance_length, figures.acceptance_rate
     accepted = f"{figures.accepted:,} of {figures.drafted:,} draft tokens accepted"
     parts = [
-        "" if length is None else f"{length:.2f} tokens per round",
+        "" if length is None else f"acceptance length {length:.2f}",
         "" if rate is None else f"{accepted} ({percent_text(rate)})",
     ]
     return " · ".join(filter(None, parts))

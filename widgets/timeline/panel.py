@@ -23,7 +23,7 @@ from widgets.timeline.table import Name, batch_text, step_text, time_text
 from widgets.timeline.view import TimelineView
 
 EMPTY_TEXT = "Steps appear here when a reply is generated. Send a message."
-HINT = "Hover over a step to see its batch; click to keep it."
+HINT = "Hover over a step to see its batch; click to select it."
 MORE_HINT = "Drag or scroll to go back in time. Ctrl+scroll to zoom."
 EXPIRED = (
     "Step {index:,} has expired. The timeline keeps the last {capacity:,} steps of the open model."

@@ -43,7 +43,7 @@ def time_text(step: StepRecord) -> str:
     """ "model 75 % · sampling 25 %"."""
     parts = (
         ("drafting", step.draft_s), ("model", step.model_s), ("sampling", step.sample_s),
-        ("scheduling", step.schedule_s), ("commit", step.commit_s),
+        ("scheduling", step.schedule_s), ("output processing", step.commit_s),
     )  # fmt: skip
     known = [(name, seconds) for name, seconds in parts if seconds > 0]
     if not known or step.duration <= 0:

@@ -28,7 +28,7 @@ class ApplyBar(QWidget):
         super().__init__()
         self._selected = selected
         self.applied = ElidedLine("text_muted")
-        self.undo = button("Undo", self.undo_wanted.emit, "Return to the settings before")
+        self.undo = button("Undo", self.undo_wanted.emit, "Restore the previous settings")
         self.apply = button("", lambda: self.apply_wanted.emit(selected()))
         self.copy = button("Copy as…", lambda: self.copy_wanted.emit(selected()),
                            "Command lines for vLLM, SGLang and TensorRT-LLM")  # fmt: skip
@@ -43,7 +43,7 @@ class ApplyBar(QWidget):
         self.apply.setEnabled(has_result and bool(self._selected()))
         self.apply.setText("Apply nearest" if is_nearest else "Apply")
         self.apply.setToolTip(
-            "Nothing meets the goals. Apply the settings that exceed them least" if is_nearest
+            "No settings meet the goals. Apply the closest ones" if is_nearest
             else "Apply the selected settings to the engine"
         )  # fmt: skip
 

@@ -117,7 +117,7 @@ class WindowEngine(QObject):
 
     def _on_state(self, state: EngineState) -> None:
         if state in (EngineState.EMPTY, EngineState.CRASHED, EngineState.LOADING):
-            self.problem = ErrorInfo(f"The engine is gone ({state}).", "Open the model again.")
+            self.problem = ErrorInfo(f"The engine stopped ({state}).", "Open the model again.")
             self._is_over.set()
 
     # The sweep's thread -------------------------------------------------------------------------

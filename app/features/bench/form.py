@@ -57,7 +57,7 @@ class Mode(StrEnum):
     def tip(self) -> str:
         return {
             Mode.SWEEP: "Measure every value of one or two settings or loads",
-            Mode.TUNE: "Search for the settings that are best under the goals",
+            Mode.TUNE: "Find the best settings that meet the goals",
             Mode.LADDER: "Measure the gain of each serving technique, one after the other",
         }[self]
 
@@ -88,7 +88,8 @@ class BenchForm(FittedFrame):
         self._make_modes()
         self.goal_fields = GoalFields()
         self.run = button("Run", self.press_run, kind="primary")
-        self.cancel = button("Cancel", self.cancel_wanted.emit, "Keep what is measured")
+        keeps = "Stop the run and keep the results so far"
+        self.cancel = button("Cancel", self.cancel_wanted.emit, keeps)
         self.bar = ProgressBar()
         self.bar.setMaximumWidth(scaled(160))
         self.status, self.error = wrapped("muted"), wrapped("warning")
@@ -96,12 +97,13 @@ class BenchForm(FittedFrame):
         self._on_pacing()
         self._show_error(None)
         self._on_mode()
-        self.show_state(False, "", 0.0, None, NO_MODEL)
+        self.show_state(False, "", 0.0, None)
+        self.show_why_not(NO_MODEL)
 
     def _make_load(self) -> None:
         self.requests = dressed(
             QSpinBox(minimum=1, maximum=100_000, value=16), "Requests",
-            "Requests of each run; at least two for each concurrent one",
+            "Requests per run, at least twice the concurrency",
         )  # fmt: skip
         self.requests.valueChanged.connect(self._count)
         self.per_run = label("", "muted")
@@ -116,7 +118,7 @@ class BenchForm(FittedFrame):
         )
         self.burstiness = dressed(
             QDoubleSpinBox(minimum=0.01, maximum=1.0, value=0.5, singleStep=0.1), "Burstiness",
-            "Shape of the gamma distribution of arrival intervals: 1 is Poisson, less has bursts",
+            "Burstiness of arrivals (gamma shape). 1: Poisson; lower: burstier",
         )  # fmt: skip
 
     def _make_modes(self) -> None:
@@ -266,7 +268,7 @@ class BenchForm(FittedFrame):
         if row.box.currentData() == LIMIT:
             most = max(axes_of([row])[0].values)
             self.concurrency.setValue(max(self.concurrency.value(), most))
-        self.fit()
+        self._count()
 
     def _on_mode(self) -> None:
         mode = self.mode
@@ -279,18 +281,20 @@ class BenchForm(FittedFrame):
 
     # State --------------------------------------------------------------------------------------
 
+    def show_why_not(self, why_not: str) -> None:
+        """Why no run can start now; "" if one can."""
+        self.run.setEnabled(not why_not)
+        self.run.setToolTip(why_not or self.mode.tip)
+
     def show_state(
-        self, is_running: bool, text: str, share: float, problem: ErrorInfo | None, why_not: str
+        self, is_running: bool, text: str, share: float, problem: ErrorInfo | None
     ) -> None:
-        """why_not: a run cannot start now; "" if it can."""
         bridge = self._bridge
         config, model, plan = bridge.config, bridge.model, bridge.plan
         if not is_running and config is not None and model is not None and plan is not None:
             self.ladder.warn(first_rung_problem(config, model, plan))
         self.tabs.setEnabled(not is_running)
         self.run.setVisible(not is_running)
-        self.run.setEnabled(not why_not)
-        self.run.setToolTip(why_not or self.mode.tip)
         self.cancel.setVisible(is_running)
         self.bar.setVisible(is_running)
         self.bar.show_fraction(share)

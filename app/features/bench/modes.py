@@ -113,14 +113,14 @@ class TuneFields:
     def __init__(self) -> None:
         self.objective = dressed(
             ElidedCombo(), "Objective",
-            "What the best settings have under the goals. At a price per hour, the highest "
-            "throughput is the lowest cost per token.",
+            "Metric to optimize among settings that meet the goals. At a fixed price per hour, "
+            "the highest throughput has the lowest cost per token.",
         )  # fmt: skip
         for objective in Objective:
             self.objective.addItem(objective.label, objective)
         self.trials = dressed(
             QSpinBox(minimum=0, maximum=1000), "Trials",
-            "Most runs of the search. auto: a quarter of the combinations, at least 8.",
+            "Maximum number of trials. auto: a quarter of the combinations, at least 8.",
         )  # fmt: skip
         self.trials.setSpecialValueText("auto")
         self.row = hbox(label("Objective", "muted"), self.objective, label("Trials", "muted"),
@@ -145,8 +145,8 @@ class LadderFields:
         for box, names in ((self.weights, AT_LOAD), (self.kv, KV_TYPES)):
             for name in names:
                 box.addItem(precision_name(name), name)
-        self.drafts = dressed(ElidedCombo(), "Drafts of the ladder",
-                              "Drafts of the rung with speculative decoding")  # fmt: skip
+        self.drafts = dressed(ElidedCombo(), "Speculative decoding",
+                              "Method of the rung with speculative decoding")  # fmt: skip
         self.drafts.addItem(speculative_name("ngram"), NGRAM)
         self.price = dressed(
             QDoubleSpinBox(minimum=0, maximum=1e6, decimals=2), "Price per hour",

@@ -129,7 +129,7 @@ class BenchPage(QWidget):
         self.bench.set_goals(form.goal_fields.goals)
         form.mode_changed.connect(self._on_mode)
         self._bridge.state_changed.connect(lambda state: self._on_changed())
-        self._settings.actions_changed.connect(self._show_state)
+        self._settings.actions_changed.connect(self._show_why_not)
         return form
 
     @cached_property
@@ -234,19 +234,23 @@ class BenchPage(QWidget):
         if self._layout.count():
             self.results.show_result(self.bench.result)
             self.ladder.show_result(self.bench.ladder)
-        self._show_state()
+            self._show_state()
+        self._show_why_not()
+
+    def _show_why_not(self) -> None:
+        """Whether a run can start."""
+        self.commands_changed.emit()
+        if self._layout.count():
+            self.form.show_why_not(self._why_not)
 
     def _show_state(self) -> None:
-        """Whether a run can start, or how far it is."""
-        self.commands_changed.emit()
-        if not self._layout.count():
-            return
+        """How far a run is, or why it ended."""
         bench = self.bench
         progress = bench.progress
         text, share = "", 0.0
         if bench.is_running and progress is not None:
             text, share = str(progress), progress.share
-        self.form.show_state(bench.is_running, text, share, bench.problem, self._why_not)
+        self.form.show_state(bench.is_running, text, share, bench.problem)
 
     # Runs ---------------------------------------------------------------------------------------
 

@@ -56,7 +56,7 @@ def of_calls(calls: CallLog) -> Source:
             yield prompt, record.num_tokens
 
     return _source(
-        "Prompts of server calls", found, "The server has kept no prompt.",
+        "Prompts of server calls", found, "No prompts were recorded.",
         "Check Keep content on the Server page, then call the server.",
     )  # fmt: skip
 

@@ -31,7 +31,7 @@ LIVE_MS, COST_SHARE = 400, 100
 """Least interval of updates while a reply is generated; they take at most 1/100 of the time."""
 NOT_OF_SESSION = "No KV blocks: the reply was not generated in this session."
 NO_BLOCKS_YET = "No KV blocks allocated yet."
-NEVER_ANY = "No KV blocks: the reply ended before it had any."
+NEVER_ANY = "No KV blocks: the reply ended before any were allocated."
 
 
 class Explained(NamedTuple):

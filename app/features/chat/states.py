@@ -120,8 +120,7 @@ def _waiting(request: RequestSnapshot, snapshot: EngineSnapshot, now: EngineNow)
         return _at_server(snapshot)
     running = _num_running(snapshot)
     if request.request_id in now.held_back:
-        unit = "request is" if running == 1 else "requests are"
-        return f"waiting: static batch runs to its end ({running:,} {unit} still running)"
+        return f"waiting for the static batch to finish ({running:,} running)"
     return f"waiting for {_missing(snapshot, request)}"
 
 
@@ -143,7 +142,7 @@ def _missing(snapshot: EngineSnapshot, request: RequestSnapshot) -> str:
     if not running:
         return "the next step"
     if getattr(config, "kv_allocation", "paged") != "paged":
-        return f"KV blocks (contiguous allocation holds {percent_text(snapshot.kv_usage)})"
+        return f"KV blocks ({percent_text(snapshot.kv_usage)} reserved by contiguous allocation)"
     ahead = _ahead_of(request, snapshot)  # they get slots and blocks first
     tail = [f"{counted(len(ahead), 'request')} ahead"] if ahead else []
     free = blocks.num_free + blocks.num_cached

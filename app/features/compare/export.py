@@ -127,4 +127,4 @@ def _or_dash(value: Any, text: Callable[[Any], str]) -> str:
 def _loading(side: Side) -> str:
     if side.switch_s is not None:
         return rough_duration(side.switch_s)
-    return "–" if side.weights_bytes is None else "was open already"
+    return "–" if side.weights_bytes is None else "already loaded"

@@ -103,9 +103,8 @@ class PrecisionChoice(QObject):
         """Offer every precision: the checkpoint of a model that is not loaded was not read. The
         engine refuses what it cannot load."""
         for name, box in self.boxes.items():
-            titles = {"auto": "checkpoint precision"} if name == WEIGHTS else {}
             values = SETTINGS[name].choices
-            describe_items(box, [(v, titles.get(v, precision_name(v)), "") for v in values])
+            describe_items(box, [(v, precision_name(v), "") for v in values])
             box.setCurrentIndex(max(0, box.findData(getattr(config, name))))
         self.is_touched = False
 

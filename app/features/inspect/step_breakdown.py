@@ -170,14 +170,14 @@ def _mean_work(costed: list[CostedStep]) -> Work:
 PARTS = (
     ("Reading weights", "weights", "weights", "time to read the weights at peak bandwidth"),
     ("Reading KV cache", "kv_used", "kv", "time to read all KV blocks in use at peak bandwidth"),
-    ("Arithmetic", "arithmetic", "arithmetic", "compute time not overlapped with memory reads"),
+    ("Compute", "arithmetic", "arithmetic", "compute time not overlapped with memory reads"),
     ("Kernel launch and other", "launch", "launch",
      "remaining forward-pass time: kernel launches, small ops, kernels below peak"),
     ("Python", "python", "python", "measured time for scheduling, sampling and output processing"),
     ("Drafting", "draft", "draft", "measured time for the draft model or n-gram lookup"),
     ("Between steps", "queued", "queue", "measured idle time before the next step"),
 )  # fmt: skip
-_SHORT = (("weights", "weights"), ("KV", "kv"), ("arithmetic", "arithmetic"),
+_SHORT = (("weights", "weights"), ("KV", "kv"), ("compute", "arithmetic"),
           ("kernel launch and other", "launch"), ("Python", "python"))  # fmt: skip
 _TRUSTED = 0.9
 FASTER = (

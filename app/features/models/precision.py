@@ -205,7 +205,7 @@ class Expected(NamedTuple):
 
     @property
     def words(self) -> str:
-        source = "as measured before" if self.is_measured else "estimated"
+        source = "measured" if self.is_measured else "estimated"
         return f"{rough_duration(self.seconds)} ({source})"
 
 

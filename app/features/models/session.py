@@ -166,7 +166,7 @@ class ModelSession(QObject):
             chosen = chosen_settings(opening)
             stored = self._store.settings_of(opening.model, opening.load_format)
             if flags := parallel_flags(stored):
-                self.parallel_skipped.emit(f"{name}, as it was opened last", flags)
+                self.parallel_skipped.emit(f"Last settings of {name}", flags)
             self.current = RecentModel(
                 opening.model, opening.load_format, name, chosen, **self._facts()
             )

@@ -169,7 +169,7 @@ class EvaluateForm(QWidget):
         line = QFrame()
         line.setProperty("line", True)
         self.text_field = Field("Text", self.text)
-        numbers = Field("", Field("Window", self.context), Field("Max tokens", self.most))
+        numbers = Field("", Field("Window", self.context), Field("Text limit", self.most))
         self.prompts_field = Field("Prompts", self.prompts, self.browse, self.raw)
         vbox(
             self.candidate, self.reference, line, self.text_field, numbers, self.prompts_field,
@@ -232,7 +232,7 @@ class EvaluateForm(QWidget):
         self.reference.line.say(note)
         text, prompts = self.text.choice, self.prompts.text().strip()
         self.text_field.say_problem("" if text.is_there else _missing(text.path))
-        about = "Compares answers from both models token by token" if prompts else ""
+        about = "Compares replies of both models token by token" if prompts else ""
         self.prompts_field.say_problem(_prompts_problem(prompts), about)
         self.changed.emit()
 

@@ -23,7 +23,7 @@ from widgets.controls.layouts import vbox, wrapped
 from widgets.theme.theme import SPACE_4
 
 HINT = (
-    "Select a run to see its figures and replies. “New run” quantizes a model, evaluates its "
+    "Select a run to see its metrics and replies. “New run” quantizes a model, evaluates its "
     "quality, compares two sides, or broadcasts a prompt."
 )
 PROMPTING = "In progress. Press Return to see the replies."

@@ -60,7 +60,7 @@ class DifferenceView(QFrame):
         self.verdict = wrapped()
         self.verdict.setFont(ui_font("body", QFont.Weight.DemiBold))
         self.cautions = wrapped("warning")
-        self.table = DifferenceGrid("Every quantity of each run")
+        self.table = DifferenceGrid("Metrics of all runs")
         self.copy = button("Copy", self.copy_table, "Copy as Markdown table")
         self.export = button(
             "Export…", lambda: self.export_wanted.emit(self.found), "CSV or Markdown"
@@ -87,7 +87,7 @@ class DifferenceView(QFrame):
         self.verdict.setVisible(bool(self.verdict.text()))
         notes = [*found.cautions]
         if has_no_spread(found):
-            notes.append(f"A speed has no range: {NOT_RECORDED}.")
+            notes.append(f"Some speeds have no 95 % interval: {NOT_RECORDED}.")
         self.cautions.setText("\n".join(notes))
         self.cautions.setVisible(bool(notes))
         self.table.show_difference(found)

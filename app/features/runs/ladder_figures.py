@@ -22,7 +22,7 @@ class LadderFigures(QWidget):
     def __init__(self) -> None:
         super().__init__()
         self._rungs: tuple[Rung, ...] = ()
-        self.plot = Waterfall("Users under the goals on each rung")
+        self.plot = Waterfall("Users within the goals, per rung")
         self.table: FigureTable[Rung] = FigureTable("Rungs of the ladder", ends_in_words=True)
         self.table.limit_height(True)
         self.table.picked.connect(self._on_picked)

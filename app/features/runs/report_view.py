@@ -148,7 +148,7 @@ class AnswersView(QWidget):
         super().__init__()
         self.title = QLabel()
         self.title.setProperty("role", "title")
-        self.list = dressed(QTreeWidget(), "Answers", padded=True)
+        self.list = dressed(QTreeWidget(), "Replies", padded=True)
         self.list.setRootIsDecorated(False)
         self.list.setHeaderLabels(list(HEADERS))
         header = self.list.header()
@@ -163,7 +163,7 @@ class AnswersView(QWidget):
         if answers is None:
             return
         same, all_ = answers.num_identical, len(answers.pairs)
-        self.title.setText(f"Answers: {same} of {all_} identical")
+        self.title.setText(f"Replies: {same} of {all_} identical")
         for pair in sorted(answers.pairs, key=lambda pair: (pair.is_identical, pair.line)):
             self.list.addTopLevelItem(_row(pair))
         shown = min(all_, _MOST_ROWS)
@@ -224,7 +224,7 @@ class ReportView(QFrame):
 
         self.open = act("Open model", self.open_wanted, "Load the model for chat", "primary")
         self.compare = act(
-            "Compare in chat",
+            "Compare side by side",
             self.compare_wanted,
             "Send prompts to both the reference and this model",
         )

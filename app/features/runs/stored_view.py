@@ -53,9 +53,10 @@ class StoredView(QFrame):
         self.title, self.about = title_line(hugs=False), ElidedLine("text_muted")
         self.verdict = wrapped()
         self.verdict.setFont(ui_font("body", QFont.Weight.DemiBold))
-        self.table = DifferenceGrid("Figures of the run")
+        self.table = DifferenceGrid("Run metrics")
         self.again = button(
-            "Run again…", lambda: self.again_wanted.emit(self._run), "Open its form"
+            "Run again…", lambda: self.again_wanted.emit(self._run),
+            "Open the form with this run's settings",
         )
         self.bench = button("Open in Bench", lambda: self.bench_wanted.emit(self._run),
                             "Table and curves of all points")  # fmt: skip

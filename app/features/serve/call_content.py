@@ -13,7 +13,7 @@ from widgets.controls.layouts import dressed, vbox
 from widgets.theme.theme import mono_font, theme_notifier
 
 KEEP = "Keep content"
-KEEP_TIP = "Keep parameters, prompts and replies of the last 100 calls in memory. Off: forget them."
+KEEP_TIP = "Keep parameters, prompts and replies of the last 100 calls in memory. Off: discard."
 CHOOSE = "Select a call to see its parameters, prompt and reply."
 NOT_KEPT = "The content of this call was not kept."
 _PROMPTS = ("messages", "prompt")

@@ -21,12 +21,12 @@ from widgets.controls.layouts import dressed, vbox
 from widgets.theme.theme import SPACE_2, SPACE_3
 
 SERVER_ROWS = 4
-NO_SERVERS = "No servers: connect to or run some first"
+NO_SERVERS = "No servers. Connect to one or run one first."
 STAYS = "Keep running when the window closes"
-STAYS_TIP = "It is found again at the next start"
+STAYS_TIP = "Inferdeck reconnects at the next start"
 TRACES = "Queue and prefill time of each reply"
 TRACES_TIP = "vLLM sends OpenTelemetry traces to this window"
-COMMAND_TITLE = "Any server, by its command"
+COMMAND_TITLE = "Custom command"
 PLACES = {
     Place.HERE: "This machine", Place.SSH: "SSH host", Place.CONTAINER: "Container image",
 }  # fmt: skip
@@ -44,7 +44,7 @@ class LaunchForm(QWidget):
         self.kind = dressed(ElidedCombo(), "Engine")
         for kind in KINDS:
             self.kind.addItem(COMMAND_TITLE if kind is KINDS[-1] else kind.value, kind)
-        self.model = _line("Model", "folder or Hugging Face name")
+        self.model = _line("Model", "folder or model id (owner/name)")
         self.servers = dressed(QListWidget(), "Servers")
         self.servers.setFixedHeight(SERVER_ROWS * (self.fontMetrics().height() + SPACE_2) + SPACE_2)
         self.place = dressed(ElidedCombo(), "Run on")

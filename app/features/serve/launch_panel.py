@@ -27,7 +27,7 @@ from widgets.theme.theme import SPACE_1, restyle
 START, APPLY, RUNNING = "Start", "Apply", "Running"
 READING = "Reading the settings of {}. The first time takes up to a minute."
 ROUTER = "Router"
-NOT_FOUND = "No Python with {} found. Enter one that has it."
+NOT_FOUND = "No Python environment with {} found. Enter its interpreter or folder."
 NO_IMAGE = "Enter a pulled image to see its settings."
 
 

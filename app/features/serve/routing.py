@@ -21,15 +21,15 @@ from widgets.live.figures import StateKind
 from widgets.live.metric_store import SPAN_S
 from widgets.theme.theme import SPACE_1, SPACE_3, figure_font, restyle, theme_notifier
 
-TITLES = ("Replica", "State", "Running", "Routed", "Cache hits")
+TITLES = ("Replica", "State", "Running", "Routed", "Prefix hits")
 TIPS = (
-    "", "As the router's health checks find it", "Requests of this router that run there",
-    "Requests that the router sent there since it started",
+    "", "Result of the router's health checks", "Running requests from this router",
+    "Requests routed since the router started",
     f"Prompt tokens found in the prefix cache, % over {duration_text(SPAN_S)}",
 )  # fmt: skip
 NAME_STRETCH = 3
-OUT = "{} does not respond: {} sends it no more requests."
-BACK = "It is used again once it responds."
+OUT = "{} does not respond. {} no longer routes requests to it."
+BACK = "Routing resumes when it responds."
 
 
 def state_of(replica: Replica) -> tuple[str, StateKind]:
@@ -152,6 +152,6 @@ class ReplicaNotices(QObject):
 
 def _rest(left: int) -> str:
     if not left:
-        return f"No replica is left: requests fail. Start one. {BACK}"
+        return f"No healthy replica: requests fail. Start one. {BACK}"
     others = "the other one" if left == 1 else f"the other {left}"
     return f"New requests go to {others}. Replies that ran there failed. {BACK}"

@@ -58,7 +58,8 @@ class Forecast:
         return self.end - self.start
 
     def words(self, now: Headline) -> str:
-        """ "Prediction for the last 60 s: ITL p50 9.1 → 12.3 ms, ..."; `now`: measured in them."""
+        """ "Predicted for the load of the last 60 s: ITL p50 9.1 → 12.3 ms, ..."; `now`: measured
+        in them."""
         pairs = [
             f"{name} {from_to(before, after, unit)}".strip()
             for name, unit, before, after in _rows(now, self.headline)
@@ -66,12 +67,13 @@ class Forecast:
         ]
         if not pairs:
             return ""
-        found = f"Prediction for the last {duration_text(self.seconds, 2)}: {', '.join(pairs)}"
+        span = duration_text(self.seconds, 2)
+        found = f"Predicted for the load of the last {span}: {', '.join(pairs)}"
         return f"{found}. Extrapolated: {self._measured}." if self.beyond else found
 
     @property
     def _measured(self) -> str:
-        return f"measured steps have up to {counted(self.beyond, 'request')}"
+        return f"no measured step had more than {counted(self.beyond, 'request')}"
 
     def outcome(self, measured: Headline) -> str:
         """ "Predicted ITL p50 12.1 ms, measured 12.9 ms (error -6.2 %); ..."."""

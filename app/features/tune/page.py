@@ -107,7 +107,7 @@ class TunePage(FittedFrame):
                 is_enabled=lambda: self.load_bar.button.isEnabled(), keywords=METRIC_WORDS,
             ),
             Command(
-                "tune.figures", "Figures of the comparison", self.result.figures.toggle, "Tune",
+                "tune.figures", "Comparison metrics", self.result.figures.toggle, "Tune",
                 "Ctrl+Alt+F", "table", "compare", shows_page=True,
                 is_checked=self.result.figures.isChecked, keywords=METRIC_WORDS,
             ),
@@ -117,7 +117,7 @@ class TunePage(FittedFrame):
                 is_enabled=lambda: bool(self.result.changes.entries),
             ),
             Command(
-                "tune.keep", "Keep result as run", self.result.keep_as_run, "Tune",
+                "tune.keep", "Save result as run", self.result.keep_as_run, "Tune",
                 section="compare", is_enabled=lambda: self.result.keep.isEnabled(),
             ),
             Command(

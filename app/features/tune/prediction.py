@@ -93,7 +93,7 @@ class Pause:
             return f"Pause about {rough_duration(self.seconds)}{again}"
         known = (self.own_s or 0.0) + (self.recompute_s or 0.0)
         if known:
-            return f"Pause over {rough_duration(known)}, rest not measured yet{again}"
+            return f"Pause at least {rough_duration(known)}, rest not measured yet{again}"
         return f"Pause not measured yet{again}"
 
 

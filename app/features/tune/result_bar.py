@@ -71,13 +71,13 @@ class ResultBar(QFrame):
         self.is_setup = False  # and only prepare its measurement: they have no result
         self._line = Label(wordWrap=True, textFormat=Qt.TextFormat.RichText)
         self.detail = wrapped("small")
-        self.figures = button("Figures", lambda: None, kind="flat")
+        self.figures = button("Metrics", lambda: None, kind="flat")
         self.figures.setCheckable(True)
         set_key_tip(self.figures, "Latency and throughput of both ranges", "tune.figures")
         self.list = ChangesPopover(self.changes, self)
         self.list_button = button("Changes", self.show_list, kind="flat")
         set_key_tip(self.list_button, "All changes; restore earlier settings", "tune.changes")
-        self.keep = button("Keep", self.keep_as_run, "Save the result on the Runs page", "flat")
+        self.keep = button("Save", self.keep_as_run, "Save the result on the Runs page", "flat")
         words = vbox(self._line, self.detail, spacing=SPACE_1 // 2)
         margins = SPACE_3, SPACE_2, SPACE_2, SPACE_2
         buttons = hbox(self.figures, self.list_button, self.keep)

@@ -77,7 +77,7 @@ class SettingsCommands(QObject):
             return ""
         name = server_name(model.device)
         if self.is_run_here():
-            return f"{name} takes new settings with a restart."
+            return f"{name} must restart to apply new settings."
         return f"{name} does not report settings. Change them on the server."
 
     @property
