@@ -204,7 +204,7 @@ class ResultBar(QFrame):
         self.detail.setVisible(bool(self.detail.text()))
         self.list_button.setEnabled(bool(self.changes.entries))
         is_kept = latest is not None and latest is self._kept
-        self.keep.setText("Kept" if is_kept else "Keep")
+        self.keep.setText("Saved" if is_kept else "Save")
         self.keep.setEnabled(
             not is_kept and any(v.before.count and v.after.count for v in self.verdicts)
         )
