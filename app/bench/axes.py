@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from app.bench.sweep import ENGINE, LOADS, NO_SETTINGS, Axis
+from app.bench.sweep import ENGINE, LOADS, NO_SETTINGS, Axis, axis_title
 from app.units import parse_integer, parse_number, setting_value
 from engine.config import SETTINGS
 from engine.errors import ConfigError
@@ -102,5 +102,6 @@ def _value(name: str, word: str) -> Any:
     except ValueError:
         value = 0
     if not 0 < value <= most:
-        raise ConfigError(f"{name} is {word[:40]!r}.", f"Use a number above 0, up to {most:,g}.")
+        title = axis_title(name)
+        raise ConfigError(f"{title} is {word[:40]!r}.", f"Use a number above 0, up to {most:,g}.")
     return value

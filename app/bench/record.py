@@ -57,7 +57,7 @@ class BenchResult:
         engines = engines_in_words(self.points)
         if not text or not self.goals.limits:
             return " ".join(filter(None, (engines or text, self.machine)))
-        unreached = unreached_text(self.points)
+        unreached = unreached_text([point for point in self.points if point.is_measured])
         more = [unreached, runs_text(self.points, self.rounds, self.state)]
         if (best := self.best) is not None:
             ties = tied_text(best, points, self.goals, self.objective)

@@ -310,11 +310,14 @@ class StatStrip(QFrame):
         self._value_pen.use(painter).left(painter, lower, value.text)
         painter.setPen(table.color("text_muted"))
         unit = lower.translated(self._value_pen.width(value.text) + 5, self._unit_drop)
-        self._unit_pen.use(painter).left(painter, unit, value.unit or one.unit)
+        unit_text = value.unit or one.unit
+        self._unit_pen.use(painter).left(painter, unit, unit_text)
         if one.trend and rect.width() > self._width_of(one):
             places, values = self.store.trends.points(one.key)
             top = rect.center().y() - _LINE_HEIGHT / 2
             place = QRectF(rect.right() - _LINE_WIDTH, top, _LINE_WIDTH, _LINE_HEIGHT)
+            end = unit.left() + self._unit_pen.width(unit_text) + SPACE_2
+            place.setLeft(max(place.left(), end))  # a value longer than most
             color = QColor(table.line_color(one.trend))
             if np.isfinite(values).sum() > 1:
                 painter.setPen(table.color("grid"))

@@ -72,6 +72,15 @@ def test_values_that_were_not_measured_are_named(itl: dict[int, float], gap: lis
     assert not said or said not in stopped
 
 
+def test_limits_that_are_still_to_be_measured_are_not_called_unreached() -> None:
+    points = (point(2, 10.0, most=2), point(4, 20.0, most=4), point(8), point(16))
+    result = BenchResult("m", "BF16", "Chat", points, Goals(itl=50), State.RUNNING)
+    whole = (*points[:2], point(8, 20.0, most=4), point(16, 20.0, most=4))
+    said = unreached_text(whole)
+    assert said and said in replace(result, points=whole, state=State.DONE).answer
+    assert said not in result.answer
+
+
 def test_values_without_an_order_and_at_their_end_have_none_beside_them() -> None:
     goals, best = Goals(itl=50, percentile=50), point(4, 20.0)
     auto = replace(point(1, 20.0), settings={"max_num_seqs": None})
