@@ -10,24 +10,26 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from statistics import fmean
-from typing import Any, NamedTuple
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import Any
 
 from engine.numerics.kv_dtype import NAMES as KV_NAMES
 from engine.telemetry.gain import DECODE, THROUGHPUT, GainEstimate
+from engine.telemetry.kernel_times import (
+    CERTAIN,
+    POSSIBLE,
+    QUANTIZED,
+    kernel_saving,
+    more_with_rows,
+)
 from engine.telemetry.situation import Situation, range_of, slower_by, times_faster
 from engine.telemetry.step_cost import Work, least_time
 from engine.units import factor_text, percent_text, precision_name, speculative_name
 
-QUANTIZED = ("int8", "int4", "nf4", "fp8")
 ITEM_BITS: Mapping[str, int] = {"float32": 32, "bfloat16": 16, "float16": 16}
 INT8_BITS, INT4_BITS = 8.0, 4.25  # with a 16-bit scale and zero point for each 128 weights
 DRAFT_LENGTH = 4
-CERTAIN, POSSIBLE, SLACK = 0.7, 1.4, 1.1
-"""Of a saving that was computed from measured kernels, and of the gain: the products of a model are
-not those of the measurement."""
+SLACK = 1.1
+"""Of a gain that was computed from measured kernels."""
 
 
 def gain_estimates(situation: Situation) -> list[GainEstimate]:
@@ -71,7 +73,7 @@ def _weights(situation: Situation, name: str, bits: float) -> GainEstimate | Non
     low, high = range_of(situation, smaller, ratio)
     share = percent_text(whole.shares().weights)
     before = current if current in QUANTIZED else "none"
-    kernels = _kernel_saving(situation, before, name, now, bits)
+    kernels = kernel_saving(situation, before, name, now, bits)
     if kernels is None:
         why = (
             f"Reading weights takes {share} of step time. {value} reads {factor_text(ratio)} the "
@@ -89,84 +91,8 @@ def _weights(situation: Situation, name: str, bits: float) -> GainEstimate | Non
     return GainEstimate(setting, label, name, min(low, high), high, THROUGHPUT, why)
 
 
-class Saving(NamedTuple):
-    """Seconds that the linear layers would take less in all steps: at least, at most, and if all of
-    the model's time that may be theirs is; their time after over that before."""
-
-    least: float
-    most: float
-    possible: float
-    quotient: float
-
-
-def _kernel_saving(
-    situation: Situation, before: str, after: str, bits_before: float, bits_after: float
-) -> Saving | None:
-    """From measured rates of the kernels, None without. They are those of one thread: a large
-    matrix is computed by all threads, a small one by one of them (MKL's products of one row)."""
-    count = situation.model.flops_per_token / 2
-    splits = situation.splits
-    fixed = situation.works[:, 1] / situation.peaks.read_bytes_per_s * situation.speeds
-    # no more than the model's time without what is not a linear layer for certain
-    available = np.maximum(0.0, splits.floor + splits.launch - splits.kv - fixed)
-    found = []
-    for used in (_threads(situation), 1):
-        old = _seconds_per_weight(situation, before, bits_before, used)
-        new = _seconds_per_weight(situation, after, bits_after, used)
-        if old is None or new is None:
-            return None
-        linear, share = np.minimum(count * old, available), 1 - new / old
-        saved, total = float(np.sum(linear * share)), float(np.sum(linear))
-        possible = float(np.sum(available * share))
-        found.append(Saving(saved, saved, possible, (total - saved) / total if total else 1.0))
-    whole, alone = found
-    least, most = sorted((whole.least, alone.least))
-    return Saving(least, most, max(whole.possible, alone.possible), whole.quotient)
-
-
 def _factor(before: float, after: float) -> float:
     return before / after if after > 0 and before > 0 else 1.0
-
-
-def _more_with_rows(situation: Situation, growth: float) -> tuple[float, float]:
-    """Seconds that the linear layers take longer in all steps with `growth` times the rows, at
-    least and at most: from measured rates of the kernels, which compute few rows far below the peak
-    rate; (0, 0) without these."""
-    model = situation.snapshot.model
-    method: str = getattr(situation.snapshot.config, "quantization", "none")
-    method = method if method in QUANTIZED else "none"
-    bits = 8.0 * model.weights_bytes / max(1, model.num_parameters)
-    splits, count = situation.splits, situation.model.flops_per_token / 2
-    available = np.asarray(splits.floor + splits.launch - splits.kv)
-    found = []
-    for used in (_threads(situation), 1):
-        old = _seconds_per_weight(situation, method, bits, used)
-        new = _seconds_per_weight(situation, method, bits, used, growth)
-        if old is None or new is None:
-            return 0.0, 0.0
-        found.append(float(np.sum(np.minimum(count * old, available) * (new / old - 1))))
-    least, most = sorted(max(0.0, more) for more in found)
-    return CERTAIN * least, POSSIBLE * most
-
-
-def _threads(situation: Situation) -> int:
-    return situation.peaks.num_threads if situation.snapshot.model.device == "cpu" else 1
-
-
-def _seconds_per_weight(
-    situation: Situation, method: str, bits: float, threads: int, growth: float = 1.0
-) -> NDArray[np.float64] | None:
-    """In each step, with `growth` times its rows: the longer of computing, on so many threads, and
-    reading at the peak rate."""
-    peaks = situation.peaks
-    known = sorted((r.rows, r.seconds) for r in peaks.weight_rates if r.method == method)
-    if not known:
-        return None
-    rows, seconds = np.array(known).T
-    own = np.maximum(1.0, situation.rows * growth)
-    computed = np.interp(np.log(own), np.log(rows), seconds / threads)
-    beyond = np.maximum(1.0, own / rows[-1])  # compute-bound from there on
-    return np.maximum(computed * beyond, bits / 8 / peaks.read_bytes_per_s)
 
 
 def _kv_dtype(situation: Situation) -> GainEstimate | None:
@@ -211,7 +137,7 @@ def _batch_size(situation: Situation) -> GainEstimate:
             work.attention * growth,
         )  # fmt: skip
 
-    slower, slowest = slower_by(decoding, more, growth, _more_with_rows(decoding, growth))
+    slower, slowest = slower_by(decoding, more, growth, more_with_rows(decoding, growth))
     # prompts are computed as before, or in fewer and larger steps
     before, own = situation.whole.total, decoding.whole.total
     low = _factor(before, own * max(slowest, slower) / growth + before - own)
@@ -308,7 +234,7 @@ def _speculation(situation: Situation) -> GainEstimate | None:
     def verify(work: Work) -> Work:
         return work._replace(linear=work.linear * rows, attention=work.attention * rows)
 
-    more = _more_with_rows(situation.decoding, rows)
+    more = more_with_rows(situation.decoding, rows)
     slower, slowest = slower_by(situation.decoding, verify, rows, more)
     most = factor_text(rows / slower)
     why = (

@@ -108,6 +108,46 @@ def test_with_rates_the_range_holds_while_kernels_are_near_their_measurement(
         assert made[name].low <= gained * 1.01 and gained <= made[name].high * 1.01
 
 
+@given(
+    st.integers(1, 8), st.integers(1, 24), st.floats(0.8, 1.3), overheads, st.sampled_from([1, 2])
+)
+def test_the_range_of_a_larger_batch_holds_while_kernels_are_near_their_measurement(
+    rows: int, waiting: int, off: float, overhead: float, threads: int
+) -> None:
+    """Kernels that compute few rows far below the peak rate, as on a CPU without matrix units."""
+    rates = tuple(
+        WeightRate("none", n, seconds) for n, seconds in ((1, 1e-10), (4, 1.1e-10), (16, 3.4e-10),
+                                                          (64, 1.3e-9))
+    )  # fmt: skip
+    peaks = dataclasses.replace(PEAKS, weight_rates=rates)
+
+    def model_s(count: int) -> float:
+        work = COST.work([DECODE] * count)
+        logs, seconds = [math.log(r.rows) for r in rates], [r.seconds / threads for r in rates]
+        rate = max(float(np.interp(math.log(count), logs, seconds)), 2 / peaks.read_bytes_per_s)
+        read = (work.kv + work.fixed_weights) / peaks.read_bytes_per_s
+        return COST.flops_per_token / 2 * rate * off + read + overhead
+
+    record = dataclasses.replace(
+        step(*[DECODE] * rows, model_s=model_s(rows)), num_waiting=waiting
+    )
+    made = by_setting(gain_estimates(situation(record, peaks=peaks)))["max_num_seqs"]
+    growth = (rows + waiting) / rows
+    gained = growth * (model_s(rows) + 0.003) / (model_s(rows + waiting) + 0.003)
+    assert made.low <= gained * 1.01 and gained <= made.high * 1.01
+
+
+def test_prompts_keep_their_time_in_a_larger_batch() -> None:
+    """A load of long prompts gains less from more batch slots than one of replies."""
+    decode = dataclasses.replace(step(DECODE, model_s=0.1), num_waiting=7)
+    prompt = dataclasses.replace(step(prefill(500, 500), model_s=4.0), num_waiting=7)
+    alone, mixed = (
+        by_setting(gain_estimates(situation(*records)))["max_num_seqs"]
+        for records in ((decode, decode), (decode, decode, prompt))
+    )
+    assert mixed.high < alone.high and mixed.low < 1.1 < alone.low
+
+
 def test_the_gain_of_a_small_model_in_float32_is_within_the_range() -> None:
     """256 wide, 2 threads: products of one row, 73 us each, are not divided among the threads. The
     model took 4.2 ms of a step, with int4 1.6 ms."""
