@@ -7,17 +7,20 @@ from typing import Any
 
 from PySide6.QtCore import QEvent, QKeyCombination, QObject, Qt, Signal
 from PySide6.QtGui import QFont, QKeyEvent
-from PySide6.QtWidgets import QHeaderView, QKeySequenceEdit, QLabel, QLineEdit, QTableView, QWidget
+from PySide6.QtWidgets import QKeySequenceEdit, QLabel, QLineEdit, QTableView, QWidget
 
 from app.storage.json_file import NotWrittenError
 from app.window.commands import PORTABLE, Command, CommandRegistry, native
 from app.window.keymap import KeyMap, objection
 from widgets.controls.layouts import button, dressed, hbox, vbox
 from widgets.controls.lines import ElidedLine
-from widgets.controls.tables import Index, RowTable, dress_table
+from widgets.controls.tables import FittedColumns, Index, RowTable, dress_table
+from widgets.theme.fonts import scaled
 from widgets.theme.theme import SPACE_3, restyle, theme_notifier, ui_font
 
 COMMAND, MENU, KEYS, DEFAULT = range(4)
+_NAME = 150
+"""Pixels for the names of commands at the default text size, at least."""
 
 
 class CommandTable(RowTable[Command]):
@@ -244,8 +247,10 @@ def _make_view(table: CommandTable) -> QTableView:
     view = QTableView()
     view.setModel(table)
     dress_table(view, "Commands and shortcuts")
-    header = view.horizontalHeader()
-    header.setSectionResizeMode(QHeaderView.ResizeMode.ResizeToContents)
-    header.setSectionResizeMode(COMMAND, QHeaderView.ResizeMode.Stretch)
-    header.setMinimumSectionSize(64)
+    others = (MENU, KEYS, DEFAULT)
+
+    def widths() -> dict[int, int]:
+        return {COMMAND: scaled(_NAME)} | {each: view.sizeHintForColumn(each) for each in others}
+
+    FittedColumns(view.horizontalHeader(), widths, widest=COMMAND)
     return view
