@@ -42,6 +42,7 @@ class DockLayouts(QObject):
         self._fold = DockFold(area, settings_dock)
         self._pages, self._store, self._plan = pages, store, plan
         self._page = pages[0] if pages else ""
+        self._is_placed = False  # the docks of a page; before that they have no place to store
         self._states: dict[str, QByteArray] = {}
         # of the docks below, by page; 0: as planned, None: not known
         self._heights: dict[str, int | None] = {}
@@ -65,12 +66,17 @@ class DockLayouts(QObject):
 
     def show_page(self, page: str) -> None:
         """Store the docks of the current page and restore those of another."""
-        self._states[self._page] = self._fold.state()
+        self._store_state()
         self._page = page
         self.restore()
 
+    def _store_state(self) -> None:
+        if self._is_placed:
+            self._states[self._page] = self._fold.state()
+
     def reset(self) -> None:
         """Arrange this page as at its first visit."""
+        self._is_placed = True
         self._fold.forget()
         self._area.arrange(self._plan(self._page), self._settings, self._others)
         self._size()
@@ -80,6 +86,7 @@ class DockLayouts(QObject):
         state = self._state(self._page)
         self._fold.forget()
         if self._area.restore(state):
+            self._is_placed = True
             self._later.start()
             self._widen.start()
             return
@@ -97,7 +104,7 @@ class DockLayouts(QObject):
 
     def states(self) -> dict[str, bytes]:
         """The states of every page visited in this layout."""
-        self._states[self._page] = self._fold.state()
+        self._store_state()
         found = {page: self._state(page) for page in self._pages}
         return {page: bytes(state.data()) for page, state in found.items() if not state.isEmpty()}
 
@@ -112,7 +119,7 @@ class DockLayouts(QObject):
     def keep(self) -> None:
         """Store all states for the next run."""
         self._store.set_text(_WIDTH, f"{self._width}")
-        self._states[self._page] = self._fold.state()
+        self._store_state()
         self.write()
 
     def write(self) -> None:

@@ -193,3 +193,18 @@ def test_a_dock_behind_tabs_has_its_name_once(qtbot: QtBot, qapp: QApplication) 
     qtbot.waitUntil(lambda: all(dock.title_bar.title.isHidden() for dock in docks))
     docks[1].hide()
     qtbot.waitUntil(lambda: not docks[0].title_bar.title.isHidden())
+
+
+def test_the_settings_open_at_the_left_of_a_page_that_an_earlier_run_showed(
+    qapp: QApplication, qtbot: QtBot
+) -> None:
+    """The second run begins on another page: the first one's docks are not those of its start."""
+    for visits in (["Chat", "Tune"], ["Chat"], []):
+        with window_fixtures.next_run(qapp) as made:
+            names = [page.name for page in made.window.pages]
+            for name in visits:
+                made.window.show_page(names.index(name))
+            made.settings_dock.bring_to_front()
+            area = made.window.dock_area
+            assert area.dockWidgetArea(made.settings_dock) is Qt.DockWidgetArea.LeftDockWidgetArea
+            made.settings_dock.hide()
