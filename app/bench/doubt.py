@@ -31,8 +31,8 @@ def runs_text(points: Sequence[Point], rounds: int, state: State) -> str:
 
 
 def uncertain_text(point: Point, goals: Goals) -> str:
-    """ "Uncertain: the 95 % interval of ITL p99 (46 ms ±9.1 ms) goes beyond the goal." of
-    latencies that meet their goals."""
+    """ "Uncertain: the 95 % interval of ITL p99 (46 ms ±9.1 ms) goes beyond the goal.
+    More repetitions narrow it." of latencies that meet their goals."""
     found = []
     for name, limit in goals.limits.items():
         key = FIGURES[name]
@@ -44,7 +44,8 @@ def uncertain_text(point: Point, goals: Goals) -> str:
             found.append(f"{NAMES[name]} p{goals.percentile} ({ms})")
     if not found:
         return ""
-    return f"Uncertain: the 95 % interval of {', '.join(found)} goes beyond the goal."
+    text = f"Uncertain: the 95 % interval of {', '.join(found)} goes beyond the goal."
+    return f"{text} More repetitions narrow it."
 
 
 def reached(points: Sequence[Point]) -> list[Point]:

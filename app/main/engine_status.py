@@ -311,11 +311,11 @@ class FinishedWork(QObject):
         else:
             text, details = f"Loaded {model.name}.", f"{precision} on {model.device}."
         notice = Notice(LOADED, text, details, actions=chat)
-        if self._is_chat_shown() and not note:
+        if note or (place and not self._is_chat_shown()):
+            self._show_notice(notice)
+        else:  # the header shows it; a notice would move the page under a click
             self._dismiss(LOADED)  # of the model before
             self._history.add(notice)
-        else:  # the way to go on, wherever it was loaded from
-            self._show_notice(notice)
 
     def _on_link(self, link: LinkChanged | None) -> None:
         if link is None:

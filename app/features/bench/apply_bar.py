@@ -8,10 +8,16 @@ from typing import Any
 from PySide6.QtCore import Signal
 from PySide6.QtWidgets import QWidget
 
+from app.bench.sweep import axis_title, value_words
 from widgets.controls.layouts import Item, button, hbox
 from widgets.controls.lines import ElidedLine
 
 Settings = Mapping[str, Any]
+
+
+def in_words(settings: Settings) -> str:
+    """ "Max running requests 8, Block size 16"."""
+    return ", ".join(f"{axis_title(n)} {value_words(n, v)}" for n, v in settings.items())
 
 
 class ApplyBar(QWidget):
@@ -40,12 +46,11 @@ class ApplyBar(QWidget):
         """is_nearest: the settings are those nearest to the goals, which nothing meets."""
         self.export.setEnabled(has_result)
         self.copy.setEnabled(has_result)
-        self.apply.setEnabled(has_result and bool(self._selected()))
+        settings = self._selected()
+        self.apply.setEnabled(has_result and bool(settings))
         self.apply.setText("Apply nearest" if is_nearest else "Apply")
-        self.apply.setToolTip(
-            "No settings meet the goals. Apply the closest ones" if is_nearest
-            else "Apply the selected settings to the engine"
-        )  # fmt: skip
+        why = "No settings meet the goals. Apply the closest: " if is_nearest else "Apply "
+        self.apply.setToolTip(f"{why}{in_words(settings)}" if settings else "")
 
     def show_applied(self, text: str, *, can_undo: bool) -> None:
         self.applied.set_text(text)

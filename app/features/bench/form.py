@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 
 from PySide6.QtCore import Signal
@@ -39,7 +41,7 @@ from app.features.bench.prompts import Source
 from app.features.bench.workload_box import WorkloadBox
 from app.features.tune.load_plan import why_not
 from app.link.bridge import EngineBridge
-from engine.errors import ErrorInfo, InferdeckError
+from engine.errors import ConfigError, ErrorInfo, InferdeckError
 from widgets.controls.combo import ElidedCombo
 from widgets.controls.frames import FittedFrame
 from widgets.controls.layouts import STRETCH, button, dressed, hbox, label, vbox, wrapped
@@ -139,6 +141,7 @@ class BenchForm(FittedFrame):
             row.box.currentIndexChanged.connect(lambda _, row=row: self._suggest(row))
             row.suggest(self._bridge.config, self._engines())
             row.line.textChanged.connect(self._count)
+            row.line.editingFinished.connect(partial(self._reach, row))
         self.tune, self.ladder = TuneFields(), LadderFields()
         self.rounds = dressed(
             QSpinBox(minimum=1, maximum=30, value=3), "Repetitions",
@@ -262,13 +265,17 @@ class BenchForm(FittedFrame):
         self.fit()
 
     def _suggest(self, row: AxisRow) -> None:
-        """Its usual values; of batch limits also so many concurrent requests that all are
-        reached."""
+        """Its usual values."""
         row.suggest(self._bridge.config, self._engines())
-        if row.box.currentData() == LIMIT:
-            most = max(axes_of([row])[0].values)
-            self.concurrency.setValue(max(self.concurrency.value(), most))
+        self._reach(row)
         self._count()
+
+    def _reach(self, row: AxisRow) -> None:
+        """So much load that the largest of the batch limits is reached."""
+        if row.box.currentData() == LIMIT:
+            with suppress(ConfigError):  # no values
+                most = max(axes_of([row])[0].values)
+                self.concurrency.setValue(max(self.concurrency.value(), most))
 
     def _on_mode(self) -> None:
         mode = self.mode

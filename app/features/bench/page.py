@@ -32,8 +32,7 @@ from app.bench.ladder_record import export as export_ladder
 from app.bench.point_table import export
 from app.bench.ranking import Objective
 from app.bench.record import from_run
-from app.bench.sweep import axis_title, value_words
-from app.features.bench.apply_bar import ApplyBar
+from app.features.bench.apply_bar import ApplyBar, in_words
 from app.features.bench.controller import BenchController
 from app.features.bench.form import NO_MODEL, BenchForm, Mode
 from app.features.bench.jobs import BenchPlan, OtherEngines, Result
@@ -56,7 +55,7 @@ from widgets.theme.fonts import scaled
 from widgets.theme.theme import theme_notifier
 
 LOSS = "Closing stops the run, keeps the results so far and restores the settings."
-NO_RUN = "No earlier run"
+NO_RUN = "none"
 RESULTS = 320
 """Least height of the results at the default text size."""
 
@@ -219,8 +218,7 @@ class BenchPage(QWidget):
             self._show_applied("Settings can be applied after the run.", can_undo=False)
         elif settings and self._settings.commands.may_change:
             self._settings.commands.change(settings)
-            words = ", ".join(f"{axis_title(n)} {value_words(n, v)}" for n, v in settings.items())
-            self._show_applied(f"Applied: {words}.", can_undo=True)
+            self._show_applied(f"Applied: {in_words(settings)}.", can_undo=True)
 
     def _show_applied(self, text: str, *, can_undo: bool) -> None:
         for view in (self.results, self.ladder):
@@ -228,7 +226,7 @@ class BenchPage(QWidget):
 
     def _undo(self) -> None:
         self._settings.commands.undo()
-        self._show_applied("", can_undo=False)
+        self._show_applied("Restored the previous settings.", can_undo=False)
 
     def _on_changed(self) -> None:
         if self._layout.count():
