@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from enum import StrEnum
 from functools import partial
@@ -19,7 +18,6 @@ from PySide6.QtWidgets import (
     QWidget,
 )
 
-from app.bench.doubt import LIMIT
 from app.bench.load import Pace
 from app.bench.rungs import first_rung_problem
 from app.bench.sweep import AXES
@@ -41,7 +39,7 @@ from app.features.bench.prompts import Source
 from app.features.bench.workload_box import WorkloadBox
 from app.features.tune.load_plan import why_not
 from app.link.bridge import EngineBridge
-from engine.errors import ConfigError, ErrorInfo, InferdeckError
+from engine.errors import ErrorInfo, InferdeckError
 from widgets.controls.combo import ElidedCombo
 from widgets.controls.frames import FittedFrame
 from widgets.controls.layouts import STRETCH, button, dressed, hbox, label, vbox, wrapped
@@ -272,10 +270,7 @@ class BenchForm(FittedFrame):
 
     def _reach(self, row: AxisRow) -> None:
         """So much load that the largest of the batch limits is reached."""
-        if row.box.currentData() == LIMIT:
-            with suppress(ConfigError):  # no values
-                most = max(axes_of([row])[0].values)
-                self.concurrency.setValue(max(self.concurrency.value(), most))
+        self.concurrency.setValue(max(self.concurrency.value(), row.most_running))
 
     def _on_mode(self) -> None:
         mode = self.mode

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 from PySide6.QtWidgets import QDoubleSpinBox, QHBoxLayout, QLineEdit, QSpinBox
 
 from app.bench.axes import parse_axes, usual_values
+from app.bench.doubt import LIMIT
 from app.bench.load import Pace
 from app.bench.ranking import Objective
 from app.bench.rungs import AT_LOAD, Choices
@@ -46,6 +47,14 @@ class AxisRow(NamedTuple):
         """ "" where nothing is chosen."""
         name = self.box.currentData()
         return f"{name}={self.line.text()}" if name else ""
+
+    @property
+    def most_running(self) -> int:
+        """The largest of its batch limits; 0 without one."""
+        try:
+            return max(axes_of([self])[0].values) if self.box.currentData() == LIMIT else 0
+        except ConfigError:  # while values are typed
+            return 0
 
     def suggest(self, config: EngineConfig | None, engines: Sequence[str]) -> None:
         """The usual values of the chosen axis; of engines all, of which the user deletes some."""

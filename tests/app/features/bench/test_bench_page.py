@@ -22,7 +22,13 @@ from app.storage.intervals import ONE_RUN, difference_of
 from app.storage.run_records import Kind, State
 from tests.app.cuts import expect_whole
 from tests.app.fakes import Script
-from tests.app.features.bench.bench_fixtures import AMPLE, page, page_in_window, wait_end
+from tests.app.features.bench.bench_fixtures import (
+    AMPLE,
+    page,
+    page_in_window,
+    wait_end,
+    wait_restored,
+)
 from tests.app.parts import Parts, parts
 from tests.app.window_fixtures import application, open_model, script, set_text, usual_text
 from tests.figures import numbers
@@ -331,6 +337,23 @@ def test_an_answer_before_the_end_has_its_number_of_runs(
 
 
 @pytest.mark.slow
+def test_the_values_of_a_sweep_are_not_those_of_the_next_start(
+    qtbot: QtBot, application: Application, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whenever the program ends."""
+    page = page_in_window(qtbot, application)
+    open_model(qtbot, application)
+    seen: list[dict[str, object]] = []
+    monkeypatch.setattr(
+        application.session, "remember_settings", lambda chosen: seen.append(dict(chosen))
+    )
+    before = application.bridge.config
+    sweep(page, "max_num_seqs", "3, 5")
+    wait_end(qtbot, page)
+    wait_restored(qtbot, application.bridge, before)
+    assert all(one.get("max_num_seqs") not in (3, 5) for one in seen)
+
+
 def test_a_sweep_of_batch_limits_asks_for_as_many_concurrent_requests(page: BenchPage) -> None:
     """So that every limit is reached; a larger load stays."""
     form, box = page.form, page.form.axes[0][0]
@@ -339,6 +362,11 @@ def test_a_sweep_of_batch_limits_asks_for_as_many_concurrent_requests(page: Benc
         box.setCurrentIndex(box.findData("concurrency"))
         assert form.concurrency.value() == before
         box.setCurrentIndex(box.findData("max_num_seqs"))
+        assert form.concurrency.value() == after
+    line = form.axes[0].line
+    for text, after in (("1, 200", 200), ("1, abc", 200)):
+        line.setText(text)
+        line.editingFinished.emit()
         assert form.concurrency.value() == after
 
 
