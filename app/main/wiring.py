@@ -129,8 +129,7 @@ def _connect_panels(app: Application) -> None:
     def changed(text: str, details: tuple[str, ...], chosen: dict[str, object]) -> None:
         app.charts.mark(text, details=details)
         app.pages.tune.result.changed(text, chosen)
-        if not app.pages.bench.bench.is_running:  # a sweep's values are not the user's
-            app.session.remember_settings(chosen)
+        app.session.remember_settings(chosen)
 
     def show_setting(name: str) -> None:
         app.settings_dock.bring_to_front()

@@ -27,7 +27,6 @@ from tests.app.features.bench.bench_fixtures import (
     page,
     page_in_window,
     wait_end,
-    wait_restored,
 )
 from tests.app.parts import Parts, parts
 from tests.app.window_fixtures import application, open_model, script, set_text, usual_text
@@ -337,23 +336,6 @@ def test_an_answer_before_the_end_has_its_number_of_runs(
 
 
 @pytest.mark.slow
-def test_the_values_of_a_sweep_are_not_those_of_the_next_start(
-    qtbot: QtBot, application: Application, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Whenever the program ends."""
-    page = page_in_window(qtbot, application)
-    open_model(qtbot, application)
-    seen: list[dict[str, object]] = []
-    monkeypatch.setattr(
-        application.session, "remember_settings", lambda chosen: seen.append(dict(chosen))
-    )
-    before = application.bridge.config
-    sweep(page, "max_num_seqs", "3, 5")
-    wait_end(qtbot, page)
-    wait_restored(qtbot, application.bridge, before)
-    assert all(one.get("max_num_seqs") not in (3, 5) for one in seen)
-
-
 def test_a_sweep_of_batch_limits_asks_for_as_many_concurrent_requests(page: BenchPage) -> None:
     """So that every limit is reached; a larger load stays."""
     form, box = page.form, page.form.axes[0][0]
