@@ -130,7 +130,7 @@ class BottleneckPanel(QFrame):
         self.bar = PartsBar("Step time breakdown")
         self.measure = button(
             "Measure again", self._measure,
-            "Measure peak memory bandwidth and compute (takes 0.5 s, requires an idle engine)",
+            "Measure peak memory bandwidth and compute (takes 1.5 s, requires an idle engine)",
         )  # fmt: skip
         self.profile_steps = button(
             "Profile steps", self._profile,
