@@ -160,8 +160,7 @@ class Ladder:
         assert best.best is not None
         pairs, again = [(best.best, rung.same)], list[Sweep]()
         seems_worse = bool(self._compared(pairs, best, users))
-        for _ in range(CONFIRM * seems_worse):
-            before, now = self._again(best, users), self._again(rung, users)
+        for before, now in self._in_turn(best, rung, users) if seems_worse else ():
             pairs.append((before.points[0], now.points[0]))
             best.rates[0] += before.points[0].samples(RATE)
             rung.rates[-1] += now.points[0].samples(RATE)
@@ -189,9 +188,8 @@ class Ladder:
         below = next(one for one in self.rungs if one.key == rung.below)
         assert rung.best is not None
         users = rung.best.settings["concurrency"]
-        pairs = [
-            [self._again(one, users).points[0] for one in (below, rung)] for _ in range(CONFIRM)
-        ]
+        turns = self._in_turn(below, rung, users)
+        pairs = [(before.points[0], now.points[0]) for before, now in turns]
         if rung.users > below.users:
             before, now = ([self._excess(pair[side]) for pair in pairs] for side in (0, 1))
             if min(now) > 1:
@@ -244,6 +242,10 @@ class Ladder:
         is_whole = point.is_measured and not point.figures["failed"]
         excess = self.goals.excess(point.figures) if is_whole else None
         return math.inf if excess is None else excess
+
+    def _in_turn(self, below: Rung, rung: Rung, users: int) -> list[tuple[Sweep, Sweep]]:
+        both = lambda: (self._again(below, users), self._again(rung, users))
+        return [both() for _ in range(CONFIRM)]
 
     def _again(self, rung: Rung, users: int) -> Sweep:
         sweep = self._sweep(rung, (users,))

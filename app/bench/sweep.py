@@ -81,6 +81,11 @@ def value_words(axis: str, value: Any) -> str:
     return f"{value:,g}" if axis in LOADS else setting_text(value)
 
 
+def in_words(settings: Mapping[str, Any]) -> str:
+    """ "Max running requests 8, Block size 16"."""
+    return ", ".join(f"{axis_title(n)} {value_words(n, v)}" for n, v in settings.items())
+
+
 class Bench(Protocol):
     """What runs one point: an engine or a server."""
 
@@ -110,7 +115,7 @@ class Point:
     @property
     def label(self) -> str:
         """ "Concurrency 8, Max running requests 4"."""
-        return ", ".join(f"{axis_title(n)} {value_words(n, v)}" for n, v in self.settings.items())
+        return in_words(self.settings)
 
     @property
     def is_measured(self) -> bool:

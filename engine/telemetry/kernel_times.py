@@ -36,7 +36,7 @@ def kernel_saving(
     count = situation.model.flops_per_token / 2
     splits = situation.splits
     fixed = situation.works[:, 1] / situation.peaks.read_bytes_per_s * situation.speeds
-    # no more than the model's time without what is not a linear layer for certain
+    # at most the time of the forward pass, less that of KV reads and the LM head
     available = np.maximum(0.0, splits.floor + splits.launch - splits.kv - fixed)
     found = []
     for used in (_threads(situation), 1):

@@ -202,8 +202,8 @@ def _chunk_budget(situation: Situation) -> GainEstimate:
         f"{count} of {len(situation.steps)} steps computed part of a prompt. Whole prompts in one "
         "step read the weights less often, but increase the ITL of other requests."
     )
-    after = situation.decoding.whole.total if situation.decoding.steps else 0.0
-    high = times_faster(situation.whole.total, after + _prompts_at_peak(situation))
+    after = situation.decoding.whole.total + _prompts_at_peak(situation)
+    high = times_faster(situation.whole.total, after)
     return GainEstimate(
         setting, label, "larger token budget", 1.0, high, THROUGHPUT, why, is_bound=True
     )

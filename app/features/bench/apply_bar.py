@@ -8,16 +8,11 @@ from typing import Any
 from PySide6.QtCore import Signal
 from PySide6.QtWidgets import QWidget
 
-from app.bench.sweep import axis_title, value_words
+from app.bench.sweep import in_words
 from widgets.controls.layouts import Item, button, hbox
 from widgets.controls.lines import ElidedLine
 
 Settings = Mapping[str, Any]
-
-
-def in_words(settings: Settings) -> str:
-    """ "Max running requests 8, Block size 16"."""
-    return ", ".join(f"{axis_title(n)} {value_words(n, v)}" for n, v in settings.items())
 
 
 class ApplyBar(QWidget):

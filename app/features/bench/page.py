@@ -32,7 +32,8 @@ from app.bench.ladder_record import export as export_ladder
 from app.bench.point_table import export
 from app.bench.ranking import Objective
 from app.bench.record import from_run
-from app.features.bench.apply_bar import ApplyBar, in_words
+from app.bench.sweep import in_words
+from app.features.bench.apply_bar import ApplyBar
 from app.features.bench.controller import BenchController
 from app.features.bench.form import NO_MODEL, BenchForm, Mode
 from app.features.bench.jobs import BenchPlan, OtherEngines, Result

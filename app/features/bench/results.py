@@ -44,8 +44,7 @@ ENGINE_CHANGE = "Change from the first engine at the same load, with its 95 % co
 CHANGE = "Change from the earlier run, with its 95 % confidence interval over the repetitions"
 EMPTY = {
     Mode.SWEEP: "A sweep measures the workload at each value and shows the fastest one that meets "
-    "your goals. Choose Max running requests as the sweep and an ITL goal, then press "
-    "Run.",
+    "your goals. Choose Max running requests as the sweep and an ITL goal, then press Run.",
     Mode.TUNE: "A search measures some combinations of settings and shows the best one that meets "
     "your goals. Choose the settings to vary and an ITL goal, then press Run.",
 }

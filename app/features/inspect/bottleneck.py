@@ -94,8 +94,8 @@ class BottleneckPanel(QFrame):
         self._again = QTimer(self, singleShot=True, interval=_AGAIN_MS)
         self._again.timeout.connect(self._ask_if_unknown)
         self._measured_at = float("-inf")
-        self._calm = QTimer(self, singleShot=True, interval=CALM_MS)
-        self._calm.timeout.connect(self._measure_if_old)
+        self._calm = QTimer(self, singleShot=True)
+        self._calm.timeout.connect(self._measure_again)
         self._build()
         self._show_breakdown()
 
@@ -195,6 +195,7 @@ class BottleneckPanel(QFrame):
             self._why_not = ""
             self.model.peaks = event.peaks
             self._renew(self.model.breakdown())
+            self._ask_if_unknown()  # an idle engine sends no snapshot
         self._show_breakdown()
 
     def _profile(self) -> None:
@@ -251,22 +252,22 @@ class BottleneckPanel(QFrame):
 
     def _ask_if_unknown(self) -> None:
         peaks = self.model.peaks
-        may_ask = self._is_idle and self.isVisible() and not self._is_measuring
-        if peaks is None and may_ask and not self._asked:
-            self._measure()
-        elif peaks is None or not may_ask:
+        if not self._may_ask:
             self._calm.stop()
-        elif not self._calm.isActive():
-            self._calm.start()
+        elif peaks is None and not self._asked:
+            self._measure()
+        elif peaks is not None and not self._calm.isActive():
+            again = AGAIN_IF_BUSY_S if peaks.is_disturbed else AGAIN_S
+            left_ms = 1e3 * (self._measured_at + again - time.monotonic())
+            self._calm.start(round(max(CALM_MS, left_ms)))
 
-    def _measure_if_old(self) -> None:
-        peaks = self.model.peaks
-        if peaks is not None and self._is_idle and self.isVisible() and not self._is_measuring:
-            soon = AGAIN_IF_BUSY_S if peaks.is_disturbed else AGAIN_S
-            if time.monotonic() >= self._measured_at + soon:
-                self._measure()
-            else:
-                self._calm.start()
+    @property
+    def _may_ask(self) -> bool:
+        return self._is_idle and self.isVisible() and not self._is_measuring
+
+    def _measure_again(self) -> None:
+        if self._may_ask:
+            self._measure()
 
     def _measure(self) -> None:
         if self._is_live:
