@@ -38,6 +38,7 @@ def clock(qapp):
 def test_everyone_shows_the_newest_snapshot_at_a_readable_pace(qtbot, clock: RedrawClock) -> None:
     """Of an engine that is idle for a moment between short requests too."""
     newest, shown = 0, list[tuple[int, int]]()
+    pace_ms = 1e3 * BEAT_S  # a coarse timer of Qt keeps it within 5 %
     clock.beat.connect(lambda: shown.append((newest, 0)))
     clock.beat.connect(lambda: shown.append((newest, 1)))
 
@@ -51,7 +52,7 @@ def test_everyone_shows_the_newest_snapshot_at_a_readable_pace(qtbot, clock: Red
     qtbot.waitUntil(lambda: len(shown) == 2, timeout=400)
     for number in range(2, 6):
         take(number)
-        assert len(shown) == 2 and 0.5e3 * BEAT_S < clock._beat.remainingTime() <= 1e3 * BEAT_S
+        assert len(shown) == 2 and 0.5 * pace_ms < clock._beat.remainingTime() <= 1.05 * pace_ms
     qtbot.waitUntil(lambda: len(shown) == 4, timeout=3000)
     assert shown == [(1, 0), (1, 1), (5, 0), (5, 1)] and not clock._beat.isActive()
 
