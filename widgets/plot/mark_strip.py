@@ -105,9 +105,12 @@ def lay_out(view: PlotView) -> Strip:
     return Strip(marks, places, full if fits else short)
 
 
-def draw_strip(painter: QPainter, view: PlotView) -> None:
+def draw_marks(painter: QPainter, view: PlotView) -> None:
+    """The strip, and a thin dashed line in the plot for each icon: the changes of a sweep would
+    cover the curves with theirs."""
     strip, plot, height, size = lay_out(view), view.plot_rect, view.strip_height, view.icon_size
     table, ratio = theme(), painter.device().devicePixelRatioF()
+    painter.setRenderHint(QPainter.RenderHint.Antialiasing, False)
     if strip.above:
         painter.setPen(table.color("text_muted"))
         place = QRectF(plot.left(), 0, plot.width(), height)
@@ -116,23 +119,15 @@ def draw_strip(painter: QPainter, view: PlotView) -> None:
     for place_ in strip.places:
         newest = strip.marks[place_.last]
         color = MARK_COLORS[newest.kind]
+        x = round(view.to_x(newest.time - view.now))
+        painter.setPen(view.dashed_pen(color))
+        painter.drawLine(QLineF(x, plot.top(), x, plot.bottom()))
         top = QPointF(round(place_.left), round((height - size) / 2))
         painter.drawPixmap(top, _icon(_ICONS[newest.kind], color, size, ratio, table.mode))
         if place_.text_left is not None:
             painter.setPen(table.color(color))
             text = newest.text if place_.num_marks == 1 else str(place_.num_marks)
             pen.left(painter, QRectF(place_.text_left, 0, plot.width(), height), text)
-
-
-def draw_lines(painter: QPainter, view: PlotView) -> None:
-    """A thin dashed line in the plot for each mark."""
-    plot = view.plot_rect
-    painter.setRenderHint(QPainter.RenderHint.Antialiasing, False)
-    for mark in view.marks:
-        if -view.window_s <= mark.time - view.now <= 0:
-            x = round(view.to_x(mark.time - view.now))
-            painter.setPen(view.dashed_pen(MARK_COLORS[mark.kind]))
-            painter.drawLine(QLineF(x, plot.top(), x, plot.bottom()))
 
 
 def marks_at(view: PlotView, position: QPointF) -> tuple[Mark, ...]:

@@ -241,8 +241,7 @@ class PlotView(pg.GraphicsView):
         overlay.draw_spans(painter, self)
         if self.limit is not None:
             overlay.draw_limit(painter, self, self.limit)
-        mark_strip.draw_lines(painter, self)
-        mark_strip.draw_strip(painter, self)
+        mark_strip.draw_marks(painter, self)
         labels.draw_end_labels(painter, self)
         if self.cursor is not None:
             overlay.draw_cursor(painter, self, self.cursor)

@@ -15,6 +15,7 @@ from widgets.plot.mark_strip import Place, lay_out, place_marks
 from widgets.plot.marks import MarkLog
 from widgets.plot.series import Mark, MarkKind
 from widgets.plot.time_chart import TimeChart
+from widgets.theme.theme import theme
 
 ICON, COUNT = 12.0, 14.0
 
@@ -93,3 +94,21 @@ def test_the_number_above_the_axis_is_short_where_marks_need_the_room(marked: Ti
     assert marked.view.viewport().toolTip() == "▲ 3 above, max 14 s"
     QTest.mouseMove(marked.view.viewport(), number + QPoint(60, 60))
     assert marked.view.viewport().toolTip() == ""
+
+
+def test_marks_that_share_an_icon_share_its_line(chart: TimeChart) -> None:
+    chart.resize(620, 200)
+    chart.share_marks(MarkLog(chart))
+    for at in (-60, -32, -31, -30):
+        chart._marks.add(Mark(NOW + at, str(at)))
+    chart.redraw()
+    view = chart.view
+    image, ratio = view.grab().toImage(), view.devicePixelRatioF()
+    rows = range(round(view.plot_rect.top()) + 2, round(view.plot_rect.bottom()) - 2)
+
+    def has_line(at: float) -> bool:
+        x = round(ratio * round(view.to_x(at)))
+        colors = {image.pixelColor(x, round(ratio * y)).name() for y in rows}
+        return theme().color("accent").name() in colors
+
+    assert [has_line(at) for at in (-60, -45, -32, -31, -30)] == [True, False, False, False, True]
