@@ -22,6 +22,7 @@ from app.bench.workload import (
     stand_in_ids,
     usable_token_ids,
 )
+from engine.config import SETTINGS, Change
 from engine.errors import ConfigError
 from engine.snapshot import EngineSnapshot
 
@@ -85,6 +86,18 @@ def vocabulary_of(engine: SettableEngine) -> list[int]:
 
 Progress = Callable[[str, int, int], None]
 WARMUP_OUTPUT = 8
+MOST_WARM_BATCH = 64
+_BATCH_OF_RATE = 8  # of arrivals that do not wait for replies
+_WARM_PROMPT = 8  # tokens
+
+
+def warm_batches(most: int, vocabulary: list[int]) -> list[BenchRequest]:
+    """Requests to send at once: two steps of each batch size from `most` down to 1. On a CPU the
+    engine records a step for each size when it comes again (`engine.runner.recording`), which takes
+    several times as long and would be measured as a latency."""
+    prompt = tuple(vocabulary[:_WARM_PROMPT])
+    counts = [2 * number + 1 for number in range(1, most + 1)]
+    return [BenchRequest(prompt, count, count) for count in counts]
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,6 +148,7 @@ class BenchRunner:
         # a server may not report its vocabulary
         self._vocabulary = vocabulary_of(engine) or stand_in_ids()
         self._num_runs = 0
+        self._warmed = 0  # batch sizes up to this one had their steps with this KV cache
         self._check_fits()
         self._bandwidth = self._measure_bandwidth() if bandwidth else None
 
@@ -159,7 +173,7 @@ class BenchRunner:
         facts: dict[str, EngineFacts] = {}
         for index in range(self.plan.rounds):
             for value in values if index % 2 == 0 else reversed(values):
-                self.engine.reconfigure(**{setting: value})
+                self._reconfigure({setting: value})
                 self._warm_up(variant)
                 label = self.plan.run_label(f"{setting}={value}", index)
                 runs[str(value)].append(self._run(variant, label))
@@ -176,10 +190,10 @@ class BenchRunner:
     ) -> EngineRun:
         """One run of a sweep, after a warm-up."""
         if settings:
-            self.engine.reconfigure(**settings)
+            self._reconfigure(settings)
         variant = next(iter(self.plan.workload.variants))
-        self._warm_up(variant)
         plan = replace(self.plan.with_requests(least), pace=pace)
+        self._warm_up(variant, plan)
         return self._run(variant, label, plan, limit_s)
 
     def _run(
@@ -199,9 +213,28 @@ class BenchRunner:
             limit_s=limit_s,
         )
 
-    def _warm_up(self, variant: str) -> None:
-        if chosen := self.plan.warm_ups(variant, self._vocabulary, "warm-up"):
-            run_load(self.engine, chosen, self.plan.pace, clock=self.clock)
+    def _reconfigure(self, settings: Mapping[str, Any]) -> None:
+        before = self.engine.config
+        self.engine.reconfigure(**settings)
+        changed = (name for name, value in settings.items() if getattr(before, name) != value)
+        if any(SETTINGS[name].change is not Change.LIVE for name in changed):
+            self._warmed = 0
+
+    def _warm_up(self, variant: str, plan: Plan | None = None) -> None:
+        plan = plan or self.plan
+        if not plan.num_warmups:
+            return
+        count, context = plan.workload.num_requests, self.engine.model_info.max_model_len
+        at_once = _BATCH_OF_RATE if plan.pace.request_rate else plan.pace.concurrency or count
+        most = min(count, at_once, MOST_WARM_BATCH, self.engine.config.max_num_seqs,
+                   (context - _WARM_PROMPT - 1) // 2)  # fmt: skip
+        loads = [(plan.warm_ups(variant, self._vocabulary, "warm-up"), plan.pace)]
+        if most > self._warmed:
+            loads.insert(0, (warm_batches(most, self._vocabulary), Pace()))
+        tell = lambda done, total: self.progress("Warm-up", 0, count)
+        for requests, pace in loads:
+            run_load(self.engine, requests, pace, progress=tell, clock=self.clock)
+        self._warmed = max(most, self._warmed)
 
     def _facts(self) -> EngineFacts:
         return engine_facts(self.engine.snapshot(), self._bandwidth)

@@ -145,7 +145,10 @@ class BenchForm(FittedFrame):
             QSpinBox(minimum=1, maximum=30, value=3), "Repetitions",
             "Runs of each point; several give a 95 % interval",
         )  # fmt: skip
-        self.warmups = dressed(QSpinBox(maximum=100, value=1), "Warm-up requests")
+        self.warmups = dressed(
+            QSpinBox(maximum=100, value=1), "Warm-up requests",
+            "Requests before each run that are not measured. 0 turns the warm-up off.",
+        )  # fmt: skip
 
     def _arrange(self) -> None:
         self._arrivals = QWidget()
