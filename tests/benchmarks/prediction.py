@@ -2,10 +2,11 @@
 
     python -m tests.benchmarks.prediction [--model DIR] [--dummy] [--quick]
 
-Calibrations and measured runs alternate, so that both see the same machine: a case's prediction is
-made from the calibrations before and between its runs, and its figures are medians over runs. Time
-is the engine thread's CPU time (one compute thread): while other programs have the core it stands
-still. What they do to caches and clock rates remains; the spread of the runs shows it.
+Calibrations and measured runs alternate, one by one, so that both see the same machine: others slow
+it down for seconds. A case's prediction is made from all calibrations around its runs, and its
+figures are medians over runs. Time is the engine thread's CPU time (one compute thread): while
+other programs have the core it stands still. What they do to caches and clock rates remains; the
+spread of the runs shows it.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ import numpy as np
 
 from app.bench.calibrate import calibrate
 from app.bench.load import Clock, EngineRun, Pace, run_load
-from app.bench.runner import Plan, vocabulary_of
+from app.bench.runner import Plan, vocabulary_of, warm_batches
 from app.bench.workload import Length, Workload
 from app.paths import starter_model
 from engine import EngineConfig, LLMEngine
@@ -54,8 +55,8 @@ SETTINGS: dict[str, Any] = {
 }  # fmt: skip
 FIGURES = ("itl p50", "ttft p99", "tokens/s")
 MOST_MEDIAN, MOST = 0.10, 0.25
-RUNS = 2
-"""Of a case, before and after a calibration each."""
+RUNS = 3
+"""Of a case, each between two calibrations."""
 
 
 class Case(NamedTuple):
@@ -148,24 +149,28 @@ class Bench:
         cache_bytes = blocks * engine.plan.bytes_per_block
         before = self.calibrate()
         for case in cases(rate, cache_bytes):
-            measured = self._measure(case)
-            before, earlier = self.calibrate(), before
-            measured += self._measure(case)
-            times = StepTimes.fit(earlier + before)
+            samples, measured = list(before), []
+            for _ in range(RUNS):
+                measured.append(self._measure(case))
+                before = self.calibrate()
+                samples += before
+            times = StepTimes.fit(samples)
             began = time.process_time()
             simulated = SimulatedEngine(engine.snapshot(), times, **case.changes)
             own = Clock.of(simulated)
             with garbage.paused():  # as app.bench.predict
-                predicted = [self.run(simulated, case.pace, own) for _ in range(2 * RUNS)]
+                predicted = [self.run(simulated, case.pace, own) for _ in range(RUNS)]
             took = time.process_time() - began
             yield self._compared(case, predicted, measured, took)
 
-    def _measure(self, case: Case) -> list[EngineRun]:
+    def _measure(self, case: Case) -> EngineRun:
         base = self._engine.config
         self._engine.reconfigure(**case.changes)
-        runs = [self.run(self._engine, case.pace, self._clock) for _ in range(RUNS)]
+        warm = warm_batches(CONCURRENCY, self._vocabulary)  # as before a run of a sweep
+        run_load(self._engine, warm, Pace(), clock=self._clock)
+        run = self.run(self._engine, case.pace, self._clock)
         self._engine.reconfigure(**{name: getattr(base, name) for name in case.changes})
-        return runs
+        return run
 
     def _compared(
         self, case: Case, predicted: list[EngineRun], measured: list[EngineRun], took: float
