@@ -12,7 +12,7 @@ from pathlib import Path
 
 def main() -> None:
     converter, model, output = sys.argv[1:]
-    folder = Path(converter).parent
+    folder = Path(converter).resolve().parent
     sys.path[:0] = [str(folder), str(folder / "gguf-py")]
     module = __import__(Path(converter).stem)
     classes = {
