@@ -34,10 +34,7 @@ class EngineLadder:
         self, engine: SettableEngine, runner: BenchRunner, measure_quality: MeasureQuality
     ) -> None:
         self._engine, self._measure_quality = engine, measure_quality
-        self.measure = runner.measure
-
-    def apply(self, settings: Mapping[str, Any]) -> None:
-        self._engine.reconfigure(**settings)
+        self.measure, self.apply = runner.measure, runner.reconfigure
 
     def quality(
         self, reference: Mapping[str, Any], settings: Mapping[str, Any]
@@ -48,11 +45,11 @@ class EngineLadder:
         config = engine.config.replace(kv_cache_memory_bytes=None)
         before = engine.config.kv_cache_memory_bytes
         small = SMALL_CACHE * engine.plan.block_bytes_in_all
-        engine.reconfigure(kv_cache_memory_bytes=small)
+        self.apply({"kv_cache_memory_bytes": small})
         try:
             return self._measure_quality(config.replace(**settings), config.replace(**reference))
         finally:
-            engine.reconfigure(kv_cache_memory_bytes=before)
+            self.apply({"kv_cache_memory_bytes": before})
 
 
 class AtRung(NamedTuple):

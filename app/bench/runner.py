@@ -173,7 +173,7 @@ class BenchRunner:
         facts: dict[str, EngineFacts] = {}
         for index in range(self.plan.rounds):
             for value in values if index % 2 == 0 else reversed(values):
-                self._reconfigure({setting: value})
+                self.reconfigure({setting: value})
                 self._warm_up(variant)
                 label = self.plan.run_label(f"{setting}={value}", index)
                 runs[str(value)].append(self._run(variant, label))
@@ -190,7 +190,7 @@ class BenchRunner:
     ) -> EngineRun:
         """One run of a sweep, after a warm-up."""
         if settings:
-            self._reconfigure(settings)
+            self.reconfigure(settings)
         variant = next(iter(self.plan.workload.variants))
         plan = replace(self.plan.with_requests(least), pace=pace)
         self._warm_up(variant, plan)
@@ -213,7 +213,8 @@ class BenchRunner:
             limit_s=limit_s,
         )
 
-    def _reconfigure(self, settings: Mapping[str, Any]) -> None:
+    def reconfigure(self, settings: Mapping[str, Any]) -> None:
+        """Apply settings between runs: a new KV cache is warmed up before the next one."""
         before = self.engine.config
         self.engine.reconfigure(**settings)
         changed = (name for name, value in settings.items() if getattr(before, name) != value)

@@ -491,16 +491,16 @@ def test_the_cache_is_small_while_the_quality_is_measured() -> None:
         model_info = MODEL
         plan = type("Plan", (), {"block_bytes_in_all": 100})()
 
-        def reconfigure(self, **changes: Any) -> None:
-            seen.append(changes)
+    class Runner:
+        measure = None
+        reconfigure = staticmethod(seen.append)
 
     def fail(candidate: EngineConfig, reference: EngineConfig) -> Quality | None:
         seen.append((candidate.quantization, reference.quantization))
         assert candidate.kv_cache_memory_bytes is None
         raise OutOfMemoryError("none")
 
-    runner = type("Runner", (), {"measure": None})()
-    bench: Any = EngineLadder(Engine(), runner, fail)  # type: ignore[arg-type]
+    bench: Any = EngineLadder(Engine(), Runner(), fail)  # type: ignore[arg-type]
     with pytest.raises(OutOfMemoryError):
         bench.quality({"quantization": "none"}, {"quantization": "int8"})
     key = "kv_cache_memory_bytes"

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from app.bench.ladder_bench import EngineLadder
 from app.bench.load import Clock, Pace, run_load
 from app.bench.runner import BenchRunner, Plan, warm_batches
 from engine.simulate.engine import SimulatedEngine
@@ -37,10 +38,12 @@ def test_batches_are_warmed_once_for_a_cache(engine: SimulatedEngine) -> None:
     told: list[tuple[str, int, int]] = []
     runner.progress = lambda *counts: told.append(counts)
 
+    ladder = EngineLadder(engine, runner, lambda candidate, reference: None)
+
     def warmed(concurrency: int, **settings: Any) -> int:
         """Requests of the warm-up, but for the one that every run has."""
         told.clear()
-        runner.measure(settings, Pace(concurrency), 24, "run")
+        ladder.measure(settings, Pace(concurrency), 24, "run")
         return sum(stage == "Warm-up" for stage, *_ in told) - 1
 
     assert warmed(4) == 4
@@ -49,6 +52,8 @@ def test_batches_are_warmed_once_for_a_cache(engine: SimulatedEngine) -> None:
     assert warmed(8, max_num_seqs=8) == 8
     assert warmed(8, block_size=32) == 8  # another cache
     assert warmed(8, block_size=32) == 0
+    ladder.apply({"block_size": 16})
+    assert warmed(8) == 8
     assert all(done == 0 for stage, done, _ in told if stage == "Warm-up")
 
 

@@ -22,12 +22,7 @@ from app.storage.intervals import ONE_RUN, difference_of
 from app.storage.run_records import Kind, State
 from tests.app.cuts import expect_whole
 from tests.app.fakes import Script
-from tests.app.features.bench.bench_fixtures import (
-    AMPLE,
-    page,
-    page_in_window,
-    wait_end,
-)
+from tests.app.features.bench.bench_fixtures import AMPLE, page, page_in_window, wait_end
 from tests.app.parts import Parts, parts
 from tests.app.window_fixtures import application, open_model, script, set_text, usual_text
 from tests.figures import numbers
