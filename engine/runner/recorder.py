@@ -10,16 +10,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import cache
 from typing import Any
 from weakref import ReferenceType, ref
 
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_map_only
 
 from engine.attention.interface import AttentionBackend, AttentionOptions, active, before_layer
-from engine.kernels.cpu.library import listen, other_scratch
+from engine.kernels.cpu.library import listen
+from engine.kernels.cpu.workspace import Workspace, use
 
 _SHAPED_BY_NUMBERS = ("nonzero", "masked_select", "unique", "repeat_interleave", "bincount")
 """Operations whose result's shape depends on numbers."""
@@ -27,7 +28,6 @@ _SHAPED_BY_NUMBERS = ("nonzero", "masked_select", "unique", "repeat_interleave",
 _ALLOCATES = ("empty", "new_empty")
 
 Call = tuple[Callable[..., object], tuple[Any, ...], Mapping[str, Any]]
-_Key = tuple[int, int, int]
 
 
 class UnrecordableError(Exception):
@@ -81,8 +81,12 @@ class Recorder(TorchDispatchMode):
 
     def held(self, of: Any) -> Any:
         """Tensors of a recorded call: they count as nothing that the step refers to."""
-        own = lambda one: one.detach() if _memory_of(one) in self._held else one
-        return tree_map_only(Tensor, own, of)
+        if isinstance(of, Tensor):
+            return of.detach() if _memory_of(of) in self._held else of
+        if isinstance(of, tuple | list):
+            own = map(self.held, of)
+            return type(of)(*own) if hasattr(of, "_fields") else type(of)(own)
+        return {name: self.held(one) for name, one in of.items()} if isinstance(of, dict) else of
 
     def _hold(self, tensor: Tensor) -> None:
         self._held.setdefault(_memory_of(tensor), []).append(ref(tensor))
@@ -135,6 +139,7 @@ def _memory_of(tensor: Tensor) -> int:
     return -1 if tensor.layout is not torch.strided else tensor.untyped_storage().data_ptr()
 
 
+@cache
 def _into(function: Any) -> Any:
     """The overload of an operation that writes its result where it is told; None without one."""
     packet = function.overloadpacket
@@ -173,9 +178,7 @@ class _Attention:
     def _noted(self, compute: Callable[..., Tensor], *args: Any) -> Tensor:
         recorder = self._recorder
         with recorder.paused():
-            with other_scratch():  # or calls after it would use memory that nobody keeps
-                computed = compute(*args)
-            result = recorder.keep(computed)
+            result = recorder.keep(compute(*args))
             given, to = recorder.held((args, result))
 
         def again() -> None:
@@ -187,12 +190,13 @@ class _Attention:
 
 
 def record(
-    compute: Callable[[], Tensor], backend: AttentionBackend
+    compute: Callable[[], Tensor], backend: AttentionBackend, workspace: Workspace
 ) -> tuple[Tensor, list[Call], list[Tensor]]:
     """The result of `compute`, whose attention is that of `backend`; calls that compute it again in
-    the same place, and the memory that they use. Raises UnrecordableError."""
+    the same place once `workspace` is prepared, and the memory that they use. Raises
+    UnrecordableError."""
     recorder = Recorder()
     attention = active(_Attention(backend, recorder))
-    with attention, listen(recorder.note_compiled), other_scratch(), recorder:
+    with attention, listen(recorder.note_compiled), use(workspace), recorder:
         result = compute()
     return result, recorder.calls, recorder.memory

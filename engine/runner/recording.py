@@ -5,8 +5,8 @@ Between its matmuls a step of a small model spends its time in Python: modules, 
 Qwen3-0.6B that was 6.4 of 22.4 ms per token in int4, and 17 of 83 ms of a prompt of 32 tokens in
 bfloat16. A recording keeps the calls that compute it (`engine.runner.recorder`).
 
-    2nd step of n tokens   launched operation by operation, and listened to
-    later ones             [ inputs copied ] [ call | attention | ... ] [ logits ]
+    2nd step of n requests that decode, 5th prompt of n tokens   launched, and listened to
+    later ones   [ inputs copied ] [ call | attention | ... ] [ logits ]
 
 Prompts have any number of tokens. Where products compute in tiles, they are padded to whole ones
 (`filled_size`), so that a few recordings serve all. A mixture of experts is not recorded: Python
@@ -15,6 +15,7 @@ may choose its experts.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 
 import torch
@@ -25,6 +26,7 @@ from engine.batch.batch import Batch, pad
 from engine.batch.transfer import CPU, Staging, capacity_for
 from engine.kernels.cpu.check import library
 from engine.kernels.cpu.dequantized import MANY_ROWS
+from engine.kernels.cpu.workspace import Workspace
 from engine.kernels.registry import choose_linear
 from engine.runner.recorder import UnrecordableError, record
 from engine.units import bytes_text
@@ -39,28 +41,40 @@ MOST_BYTES = 64 * 2**20
 """Of all recordings of a model; the one that was used least recently goes first. A step that needs
 more is not recorded."""
 
+_LAUNCHED = 4
+"""Prompts of a length before one is recorded. Listening takes about as long as five replays save
+(21 ms of the starter model in float32, whose step of 32 tokens then takes 6 instead of 10), and
+many lengths never come again."""
+
 _TILE = 32  # rows that are multiplied together: tiled.c
 
-_Key = tuple[int, int, int]
+_Key = tuple[int, int]  # tokens, sampled rows
 
 
 class Recording:
     """The step of one batch, as `compute` did it: its logits, and the same for batches of as many
-    tokens and sampled rows. Raises UnrecordableError."""
+    tokens and sampled rows. workspace: of its compiled calls. Raises UnrecordableError."""
 
     def __init__(
-        self, compute: Callable[[Batch], Tensor], backend: AttentionBackend, batch: Batch
+        self,
+        compute: Callable[[Batch], Tensor],
+        backend: AttentionBackend,
+        batch: Batch,
+        workspace: Workspace,
     ) -> None:
-        self._backend = backend
+        self._backend, self._workspace = backend, workspace
         self._staging = Staging(CPU, capacity_for(batch.num_tokens))
         staged = self._staging.copy(batch)
         backend.begin_step(staged)
-        self.logits, self._calls, self._memory = record(lambda: compute(staged), backend)
+        self.logits, self._calls, self._memory = record(
+            lambda: compute(staged), backend, workspace
+        )
         self.nbytes = sum(one.nbytes for one in self._memory)
 
     def replay(self, batch: Batch) -> Tensor:
         """Logits [R, vocab], until the next call."""
         self._backend.begin_step(self._staging.copy(batch))
+        self._workspace.prepare()
         for function, args, kwargs in self._calls:
             function(*args, **kwargs)
         return self.logits
@@ -79,16 +93,17 @@ def filled_size(num_tokens: int, dtype: torch.dtype) -> int:
 
 
 class StepRecordings:
-    """The recordings of one model, which computes in `dtype`, over one cache: by number of tokens,
-    of sampled rows and of threads."""
+    """The recordings of one model, which computes in `dtype`, over one cache: by number of tokens
+    and of sampled rows, for any thread count."""
 
     def __init__(
         self, compute: Callable[[Batch], Tensor], backend: AttentionBackend, dtype: torch.dtype
     ) -> None:
         self._compute, self._backend, self._dtype = compute, backend, dtype
+        self._workspace = Workspace()
         self._recordings: dict[_Key, Recording] = {}  # the one used last is the last
         self._last: _Key | None = None  # of decode steps
-        self._seen: set[_Key] = set()  # of the others
+        self._launched: Counter[_Key] = Counter()  # of the others
         # tokens, by whether the step decodes
         self._most = {True: MOST_ROWS, False: MOST_TOKENS}
         self.problem = ""
@@ -103,7 +118,7 @@ class StepRecordings:
         if not batch.is_decode:
             size = filled_size(batch.num_tokens, self._dtype)
             batch = batch if size == batch.num_tokens else pad(batch, size)
-        key = batch.num_tokens, len(batch.logits_indices), torch.get_num_threads()
+        key = batch.num_tokens, len(batch.logits_indices)
         if (found := self._recordings.pop(key, None)) is not None:
             self._recordings[key] = found
             return found.replay(batch)
@@ -115,13 +130,12 @@ class StepRecordings:
         if is_decode:
             last, self._last = self._last, key
             return key == last
-        is_known = key in self._seen
-        self._seen.add(key)
-        return is_known
+        self._launched[key] += 1
+        return self._launched[key] > _LAUNCHED
 
     def _recorded(self, key: _Key, batch: Batch) -> Tensor | None:
         try:
-            made = Recording(self._compute, self._backend, batch)
+            made = Recording(self._compute, self._backend, batch, self._workspace)
         except UnrecordableError as error:
             self._refuse(batch.is_decode, 1, str(error))
             return None

@@ -11,7 +11,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from engine.kernels.cpu.library import TYPES, Library, scratch
+from engine.kernels.cpu.library import TYPES, Library
+from engine.kernels.cpu.workspace import workspace
 from engine.kernels.paged_kv import PLAIN, PageTensors
 
 _LANES = 16  # vectors.h
@@ -131,7 +132,7 @@ class NativeCache:
         k, v, slots = _readable(k), _readable(v), slots.contiguous()
         self._native.cache_write(
             self._address, slots.data_ptr(), k.shape[0], k.data_ptr(), k.stride(0), k.stride(1),
-            v.data_ptr(), v.stride(0), v.stride(1), TYPES[k.dtype], torch.get_num_threads(),
+            v.data_ptr(), v.stride(0), v.stride(1), TYPES[k.dtype], workspace().threads,
         )  # fmt: skip
 
     def attend(
@@ -159,27 +160,29 @@ class NativeCache:
             )
         q = _readable(q.to(torch.bfloat16) if in_tiles else q)
         wide = None if sinks is None else sinks.to(torch.float32).contiguous()
-        threads = torch.get_num_threads()
         if in_tiles:
             width = -(-key_dim // _TILE) * _TILE
             size = _KEYS * (2 * (width + self._value_dim) + 6 * _BLOCK)
             size += _BLOCKS * _BLOCK * (2 * width + 4 * self._value_dim)
-            room = scratch(threads * size)
+            space = workspace(0, size)
             self._native.prompt_attention(
                 self._address, step.address, q.data_ptr(), q.stride(0), q.stride(1), heads,
                 window or 0, scaling, softcap or 0.0, None if wide is None else wide.data_ptr(),
-                chunk or 0, output.data_ptr(), TYPES[output.dtype], room, threads,
+                chunk or 0, output.data_ptr(), TYPES[output.dtype], space.address,
+                space.threads,
             )  # fmt: skip
             return
         work, kv_heads = step.work(heads // self._kv_heads), self._kv_heads
+        threads = torch.get_num_threads()
         is_split = work.shares * kv_heads < _ITEMS_A_THREAD * threads and work.parts > work.shares
         items, rows = (work.parts, work.rows) if is_split else (work.shares, 0)
         size = kv_heads * (_ITEM_BYTES * items + 4 * rows * (2 + self._value_dim))
+        space = workspace(size)
         self._native.attention(
             self._address, step.address, q.data_ptr(), q.stride(0), q.stride(1), heads,
             window or 0, scaling, softcap or 0.0, None if wide is None else wide.data_ptr(),
-            chunk or 0, output.data_ptr(), TYPES[q.dtype], is_split, scratch(size),
-            kv_heads * items, threads,
+            chunk or 0, output.data_ptr(), TYPES[q.dtype], is_split, space.address,
+            kv_heads * items, space.threads,
         )  # fmt: skip
 
 

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from engine.kernels.cpu.library import TYPES, Library
+from engine.kernels.cpu.workspace import workspace
 
 WIDEST = 512
 """Head that `rotate_heads` takes: elementwise.c."""
@@ -28,7 +29,7 @@ def rms_norm(native: Library, x: Tensor, weight: Tensor, eps: float, offset: flo
     result = torch.empty_like(x)
     native.rms_norm(
         x.data_ptr(), weight.data_ptr(), result.data_ptr(), x.numel() // width, width, eps, offset,
-        TYPES[x.dtype], torch.get_num_threads(),
+        TYPES[x.dtype], workspace().threads,
     )  # fmt: skip
     return result
 
@@ -44,7 +45,7 @@ def rotate_heads(
     native.rotate_heads(
         heads.data_ptr(), heads.stride(0), heads.stride(1), cos.data_ptr(), sin.data_ptr(),
         cos.shape[1], *normed, result.data_ptr(), tokens, count, width, TYPES[heads.dtype],
-        torch.get_num_threads(),
+        workspace().threads,
     )  # fmt: skip
     return result
 
@@ -54,6 +55,6 @@ def silu_and_mul(native: Library, gate_up: Tensor) -> Tensor:
     result = gate_up.new_empty((*gate_up.shape[:-1], size))
     native.silu_and_mul(
         gate_up.data_ptr(), result.data_ptr(), gate_up.numel() // (2 * size), size,
-        TYPES[gate_up.dtype], torch.get_num_threads(),
+        TYPES[gate_up.dtype], workspace().threads,
     )  # fmt: skip
     return result

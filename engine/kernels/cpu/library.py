@@ -15,12 +15,12 @@ from torch import Tensor
 
 from engine.kernels.cpu.build import compiled
 from engine.kernels.cpu.library_cache import UnavailableError
+from engine.kernels.cpu.workspace import LINE, Workspace, workspace
 
 TYPES = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}
 FORMATS = (torch.bfloat16, torch.float16)
 """Of plain weights, and of the operations between products."""
 
-_scratch = threading.local()
 _heard = threading.local()
 
 LANES = 16
@@ -29,7 +29,6 @@ LANES = 16
 APART = 64  # activations.h
 _BLOCK = 256  # rows: plain.c
 _TILE = 16  # rows: tiles.h
-_LINE = 64  # of a cache, where what tiles are loaded from begins
 _REGISTERS = 2  # of AMX, what tiles are made of: tiles.h
 _CHUNK_BYTES = 786_432  # of weights that a thread of tiled.c holds, or 32 outputs
 
@@ -103,12 +102,13 @@ class Library:
 
     def product(self, weights: Packed, x: Tensor) -> Tensor:
         """x [T, inputs], contiguous, by packed weights: [T, outputs] in x's dtype."""
-        rows, dtype, threads = x.shape[0], x.dtype, torch.get_num_threads()
+        rows, dtype = x.shape[0], x.dtype
         result = torch.empty(rows, weights.num_outputs, dtype=dtype)
-        size = min(-(-rows // _TILE) * _TILE, weights.most_rows) * weights.row_bytes
+        size = min(-(-rows // _TILE) * _TILE, weights.most_rows) * weights.row_bytes + LINE
+        space = workspace(size, weights.thread_bytes)
         weights.function(
-            weights.address, x.data_ptr(), result.data_ptr(), rows, TYPES[dtype],
-            scratch(size + threads * weights.thread_bytes + _LINE), threads,
+            weights.address, x.data_ptr(), result.data_ptr(), rows, TYPES[dtype], space.address,
+            space.threads,
         )  # fmt: skip
         return result
 
@@ -116,12 +116,12 @@ class Library:
         """x [T, inputs], contiguous, by weight [outputs, inputs], whose rows are, plus bias
         [outputs]: [T, outputs]. All of one dtype of 16 bits."""
         (rows, inputs), outputs = x.shape, weight.shape[0]
-        space = scratch(4 * min(rows, _BLOCK) * (inputs + APART))
+        space = workspace(4 * min(rows, _BLOCK) * (inputs + APART))
         result = torch.empty(rows, outputs, dtype=x.dtype)
         self.plain_product(
             weight.data_ptr(), outputs, inputs, weight.stride(0),
             None if bias is None else bias.data_ptr(), x.data_ptr(), result.data_ptr(), rows,
-            TYPES[x.dtype], space, torch.get_num_threads(),
+            TYPES[x.dtype], space.address, space.threads,
         )  # fmt: skip
         return result
 
@@ -130,10 +130,11 @@ class Library:
         by weight [outputs, inputs]."""
         (rows, inputs), outputs = x.shape, weight.shape[0]
         result = torch.empty(rows, outputs, dtype=x.dtype)
+        space = _tiled_workspace(rows, inputs)
         self.tiled_product(
             weight.data_ptr(), outputs, inputs, weight.stride(0),
             None if bias is None else bias.data_ptr(), x.data_ptr(), result.data_ptr(), rows,
-            _tiled_scratch(rows, inputs), torch.get_num_threads(),
+            space.address, space.threads,
         )  # fmt: skip
         return result
 
@@ -142,9 +143,9 @@ class Library:
         it, where `has_tiles`: x [T, inputs], a multiple of 32."""
         rows, inputs = x.shape
         result = torch.empty(rows, weights.num_outputs, dtype=x.dtype)
+        space = _tiled_workspace(rows, inputs)
         self.tiled_codes_product(
-            weights.address, x.data_ptr(), result.data_ptr(), rows, _tiled_scratch(rows, inputs),
-            torch.get_num_threads(),
+            weights.address, x.data_ptr(), result.data_ptr(), rows, space.address, space.threads,
         )  # fmt: skip
         return result
 
@@ -170,31 +171,10 @@ def listen(to: Callable[[Callable[..., None], tuple[Any, ...]], None]) -> Iterat
         _heard.to = before
 
 
-def _tiled_scratch(rows: int, inputs: int) -> int:
+def _tiled_workspace(rows: int, inputs: int) -> Workspace:
     """For the rows as operands, and the weights that each thread holds."""
     chunk = max(_CHUNK_BYTES, 2 * 32 * inputs)
-    return scratch(2 * -(-rows // _TILE) * _TILE * inputs + torch.get_num_threads() * chunk)
-
-
-def scratch(size: int) -> int:
-    """Address of `size` bytes, until this thread asks again: needed in every product."""
-    if getattr(_scratch, "size", -1) < size:
-        _scratch.tensor = torch.empty(size, dtype=torch.uint8)
-        _scratch.size, _scratch.address = size, _scratch.tensor.data_ptr()
-    return int(_scratch.address)
-
-
-@contextmanager
-def other_scratch() -> Iterator[None]:
-    """Inside, `scratch` of this thread is new memory; afterwards what it was before."""
-    own = vars(_scratch)
-    before = dict(own)
-    own.clear()
-    try:
-        yield
-    finally:
-        own.clear()
-        own.update(before)
+    return workspace(2 * -(-rows // _TILE) * _TILE * inputs, chunk)
 
 
 def load() -> Library:

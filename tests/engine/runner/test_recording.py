@@ -3,6 +3,8 @@ and where they cannot be recorded, launched."""
 
 from __future__ import annotations
 
+import ctypes
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -13,7 +15,9 @@ from torch import Tensor, nn
 from engine import LLMEngine, SamplingParams
 from engine.attention.interface import attend
 from engine.batch.batch import Batch, Span, pack
-from engine.kernels.cpu.library import heard_by_listeners, scratch
+from engine.hardware.step_threads import StepThreads
+from engine.kernels.cpu.library import heard_by_listeners
+from engine.kernels.cpu.workspace import Workspace, workspace
 from engine.runner import recording
 from engine.runner.recording import StepRecordings, can_record, filled_size
 from tests.engine import tiny_models
@@ -48,11 +52,11 @@ def driven(engine: LLMEngine) -> dict[int, list[tuple[Any, ...]]]:
             step()
     while engine.has_unfinished:
         step()
-    for first, size in enumerate((40, 33, 35, 5, 20, 5, 30, 30)):
+    for first, size in enumerate((40, 33, 35, 45, 50, 60, *[5] * 6, 20, 21, 22, 25, 30, 30)):
         add([(first + place) % 60 for place in range(size)], 2)
         while engine.has_unfinished:
             step()
-    for last in range(3):
+    for last in range(6):
         add([*range(40), last, 7, 7], 2)
         while engine.has_unfinished:
             step()
@@ -194,47 +198,82 @@ def test_results_follow_each_other_in_the_same_memory() -> None:
     assert made.nbytes == 3 * 16, "the first, and two that take turns"
 
 
-def test_scratch_of_recorded_calls_stays_theirs() -> None:
-    """Where attention, which is not recorded, needs more of it than the calls before and after."""
-    used: list[int] = []
+def test_recorded_calls_have_the_present_thread_count_and_memory_for_it() -> None:
+    """Whatever attention, which is not recorded, asks for between them."""
+    used: list[tuple[int, int, int]] = []
 
     class Backend(_Backend):
         def forward(self, layer: int, q: Tensor, *_: object) -> Tensor:
-            scratch(1 << 16)
+            workspace(1 << 16)
             return q + 1
 
-    compiled = heard_by_listeners(used.append)
+    @heard_by_listeners
+    def compiled(space: Workspace, address: ctypes.c_void_p, threads: ctypes.c_int32) -> None:
+        ctypes.memset(address, 1, (1 << 10) + threads.value * (1 << 17))
+        used.append((threads.value, address.value or 0, space.size))
 
     def compute(batch: Batch) -> Tensor:
         hidden = batch.input_ids.float()
         options: Any = None
         for layer in range(3):
-            compiled(scratch(1 << 10))
+            space = workspace(1 << 10, 1 << 17)
+            compiled(space, space.address, space.threads)
             hidden = attend(layer, hidden, hidden, hidden, options)
         return hidden
 
     backend: Any = Backend()
-    made = recording.Recording(compute, backend, decode(1, 2))
-    own = [range(one.data_ptr(), one.data_ptr() + one.nbytes) for one in made._memory]
-    scratch(1 << 20)  # a later step needs more: what it had before goes
-    assert made.replay(decode(3, 5)).tolist() == [6, 8]
-    assert len(used) == 6 and all(any(place in one for one in own) for place in used)
+    space, before = Workspace(), torch.get_num_threads()
+    try:
+        torch.set_num_threads(1)
+        made = recording.Recording(compute, backend, decode(1, 2), space)
+        for count in (3, 1, 2):
+            used.clear()
+            torch.set_num_threads(count)
+            assert made.replay(decode(3, 5)).tolist() == [6, 8]
+            assert {threads for threads, _, _ in used} == {count} and len(used) == 3
+            assert all(address == space.address.value for _, address, _ in used)
+            assert all(size >= (1 << 16) + count * (1 << 17) for _, _, size in used)
+    finally:
+        torch.set_num_threads(before)
+    assert workspace() is not space
+
+
+@pytest.mark.parametrize("bits", first_fast(1, ["int4", "int8", "bfloat16"]))
+def test_a_recording_serves_all_thread_counts(
+    bits: str, make_engine: MakeEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    turns = itertools.cycle((1, 3, 2))
+    monkeypatch.setattr(StepThreads, "_count", lambda *_: next(turns))
+    settings: dict[str, Any] = {"dtype": "bfloat16", "num_threads": 3, "adaptive_threads": True}
+    if bits != "bfloat16":
+        settings |= {"quantization": bits, "quantization_group_size": 32}
+    made: list[int] = []
+    original = recording.Recording.__init__
+
+    def counted(self: recording.Recording, *args: Any) -> None:
+        original(self, *args)
+        made.append(torch.get_num_threads())
+
+    launched = driven(make_engine(enforce_eager=True, **settings))
+    monkeypatch.setattr(recording.Recording, "__init__", counted)
+    assert driven(make_engine(**settings)) == launched
+    assert 3 <= len(made) <= 7
 
 
 def test_numbers_that_come_once_are_launched() -> None:
-    """Of requests; a prompt is recorded when one as long came at any time."""
+    """Of requests; a prompt is recorded when four as long came at any time."""
     made = recordings(lambda ids: ids + 1)
     for tokens in ((1,), (1, 2), (1,), (1, 2, 3)):
         assert made.execute(decode(*tokens)) is None and not made.nbytes
     assert made.execute(decode(4, 5, 6)) is not None and made.nbytes == 24
-    for tokens in ((1, 2), (1, 2, 3)):
+    for tokens in [(1, 2), (1, 2, 3)] * 4:
         assert made.execute(prompt(*tokens)) is None
     assert made.execute(prompt(5, 6)) is not None and len(made) == 2
 
 
 def test_what_cannot_be_recorded_of_prompts_leaves_decode_steps_alone() -> None:
     made = recordings(lambda ids: ids + (int(ids.max()) if len(ids) > 1 else 1))
-    for _ in range(2):
+    for _ in range(5):
         assert made.fits(prompt(1, 2)) and made.execute(prompt(1, 2)) is None
     assert made.problem and not made.fits(prompt(1, 2))
     assert logits(made, 4) == [5]
@@ -247,18 +286,6 @@ def test_prompts_of_similar_length_share_a_recording() -> None:
             filled = filled_size(size, dtype)
             assert filled == size or (filled % 32 == 0 and size < filled < size + 32)
     assert all(filled_size(size, torch.float32) == size for size in range(1, 200))
-
-
-def test_each_number_of_threads_has_its_own() -> None:
-    """Compiled code takes scratch memory by their number."""
-    made = recordings(lambda ids: ids + torch.get_num_threads())
-    before = torch.get_num_threads()
-    try:
-        for count in (1, 2, 1):
-            torch.set_num_threads(count)
-            assert logits(made, 5) == [5 + count]
-    finally:
-        torch.set_num_threads(before)
 
 
 def test_large_steps_several_prompts_and_mixtures_are_launched() -> None:
