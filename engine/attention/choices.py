@@ -96,7 +96,7 @@ def cpu_choices(dtype: torch.dtype) -> tuple[Choice, ...]:
             return (Choice(_OPERATION, name, 1, NATIVE, f"{why}; {measured}"),)
         native = Choice(_OPERATION, name, 1, NATIVE, why)
         if in_tiles(dtype):
-            return (native, Choice(_OPERATION, name, limit, TILES, f"in bfloat16; {measured}"))
+            return (native, Choice(_OPERATION, name, limit, TILES, f"in tiles; {measured}"))
         if few == many:
             return (native, Choice(_OPERATION, name, limit, many, measured))
         return (

@@ -98,7 +98,7 @@ def quantized_choices() -> tuple[Choice, ...]:
     many = (
         Choice(
             "linear, fp8 and nf4", "bfloat16", MANY_ROWS_OF_CODES, "tiles",
-            "dequantizes to bfloat16 once for all rows",
+            "dequantizes once for all rows",
         ),
     )  # fmt: skip
     return (

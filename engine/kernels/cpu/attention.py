@@ -150,7 +150,7 @@ class NativeCache:
     ) -> None:
         """Causal attention of the step's tokens with q[T, Hq, Dk] over their sequences, to
         output[T, Hq, Dv], contiguous and in q's dtype; other rows of it stay as they are. Options
-        as `engine.attention.interface.AttentionOptions` has them. in_tiles: with products of
+        as `engine.attention.interface.AttentionOptions` has them. in_tiles: with queries of
         bfloat16 (`Library.has_tiles`), faster for many tokens of a request."""
         _, heads, key_dim = q.shape
         if heads % self._kv_heads or key_dim != self._key_dim:
@@ -162,8 +162,9 @@ class NativeCache:
         wide = None if sinks is None else sinks.to(torch.float32).contiguous()
         if in_tiles:
             width = -(-key_dim // _TILE) * _TILE
-            size = _KEYS * (2 * (width + self._value_dim) + 6 * _BLOCK)
-            size += _BLOCKS * _BLOCK * (2 * width + 4 * self._value_dim)
+            of = self._native.element_bytes
+            size = _KEYS * (of * (width + self._value_dim) + (of + 4) * _BLOCK)
+            size += _BLOCKS * _BLOCK * (of * width + 4 * self._value_dim)
             space = workspace(0, size)
             self._native.prompt_attention(
                 self._address, step.address, q.data_ptr(), q.stride(0), q.stride(1), heads,

@@ -44,17 +44,20 @@ COMPILERS = ("cc", "gcc", "clang")
 SWITCH = "INFERDECK_NATIVE_KERNELS"
 """Environment: 0 computes with PyTorch instead."""
 PREBUILT = FOLDER / "prebuilt"
+AMD = "AuthenticAMD"
+BFLOAT16_DOTS = "-DBFLOAT16_DOTS"
+"""For its processors: tiles.h."""
 PROCESSORS = {
     "x86-64-v4 -mavx512vnni -mavx512bf16 -mamx-tile -mamx-int8 -mamx-bf16":
         "avx512f avx512bw avx512cd avx512dq avx512vl avx512_vnni avx512_bf16 "
         "amx_tile amx_int8 amx_bf16",
-    "x86-64-v4 -mavx512vnni -mavx512bf16":
-        "avx512f avx512bw avx512cd avx512dq avx512vl avx512_vnni avx512_bf16",
+    f"x86-64-v4 -mavx512vnni -mavx512bf16 {BFLOAT16_DOTS}":
+        f"avx512f avx512bw avx512cd avx512dq avx512vl avx512_vnni avx512_bf16 {AMD}",
     "x86-64-v4 -mavx512vnni": "avx512f avx512bw avx512cd avx512dq avx512vl avx512_vnni",
     "x86-64-v3": "avx2 fma bmi1 bmi2 f16c movbe abm",
 }  # fmt: skip
-"""Compiler's name of each kind of processor with prebuilt kernels, the best first, and the flags of
-/proc/cpuinfo that it needs."""
+"""Compiler's name of each kind of processor with prebuilt kernels, the best first, and the flags and
+the vendor of /proc/cpuinfo that it needs."""
 
 Compiled = Callable[[int, int], None]
 """Called with the number of compiled source files, and of all."""
@@ -125,7 +128,7 @@ def is_expected() -> bool:
 
 def prebuilt_name(processor: str) -> str:
     """File name in `PREBUILT` of a kind of processor."""
-    return f"kernels-{processor.replace(' -m', '-')}.so"
+    return f"kernels-{re.sub(' -[mD]', '-', processor)}.so"
 
 
 def _prebuilt() -> Path | None:
@@ -178,6 +181,8 @@ def _compile(compiler: Compiler, openmp: str, processor: str) -> bytes:
     with tempfile.TemporaryDirectory() as folder:
         unlinked, linked = [f"{folder}/{one.name}.o" for one in SOURCES], Path(folder, "linked")
         flags = [*FLAGS, *f"-march={processor}".split(), "-c"]
+        if processor == "native" and AMD in _processor_flags().split():
+            flags.append(BFLOAT16_DOTS)
         report(0, total)
         run(
             (
@@ -198,8 +203,9 @@ def _fingerprint(compiler: Compiler, openmp: str, processor: str) -> str:
 
 
 def _processor_flags() -> str:
-    """What the processor can do: a home folder may be that of several machines."""
+    """What the processor can do, and its vendor: a home folder may be that of several machines."""
+    found = {}
     for line in Path("/proc/cpuinfo").read_text().splitlines():
-        if line.startswith("flags"):
-            return line.partition(":")[2].strip()
-    return ""
+        name, _, value = line.partition(":")
+        found.setdefault(name.strip(), value.strip())
+    return f"{found.get('flags', '')} {found.get('vendor_id', '')}".strip()

@@ -20,7 +20,7 @@
 
 enum { E4M3 = 0, TABLE = 1, INT = 2, ZEROS = 4 }; /* ZEROS: beside TABLE or INT */
 
-#define STEP(kind) ((kind) & TABLE ? 2 : 1) /* inputs of a byte */
+#define PER_BYTE(kind) ((kind) & TABLE ? 2 : 1) /* inputs of a byte */
 
 #define AHEAD 1024 /* bytes to fetch before they are needed */
 #define MOST 8     /* rows of a tile that reads codes; above, codes become numbers first */
@@ -56,7 +56,7 @@ INLINE void decode(const uint8_t *from, table values, floats zeros, floats *firs
 INLINE void tile(const packed *w, const float *x, int64_t stride, int64_t panel, float *out,
                  const int R, const int S, const int kind) {
     const int64_t groups = w->inputs / w->group;
-    const int64_t panel_bytes = w->inputs * LANES / STEP(kind);
+    const int64_t panel_bytes = w->inputs * LANES / PER_BYTE(kind);
     const uint8_t *from = w->codes + panel * panel_bytes;
     table values = kind & TABLE ? load_table(w->table) : no_floats();
     floats total[MOST][4];
@@ -65,7 +65,7 @@ INLINE void tile(const packed *w, const float *x, int64_t stride, int64_t panel,
         floats sum[MOST][4], zeros[4];
         UNROLLED(s, S) zeros[s] = group_zeros(w, (panel + s) * groups + g, kind);
         UNROLLED(r, R) UNROLLED(s, S) sum[r][s] = no_floats();
-        for (int64_t k = 0; k < w->group; k += STEP(kind)) {
+        for (int64_t k = 0; k < w->group; k += PER_BYTE(kind)) {
             floats first[4], second[4];
             UNROLLED(s, S) {
                 const uint8_t *here = from + s * panel_bytes;
@@ -156,13 +156,13 @@ INLINE void add_chunk(const float *x, int64_t stride, const float *plain, int64_
  * out [count][WIDTH]. */
 INLINE void decode_chunk(const packed *w, int64_t panel, int num, int64_t g, int64_t k,
                          int64_t count, float *out, const int kind) {
-    const int64_t panel_bytes = w->inputs * LANES / STEP(kind), groups = w->inputs / w->group;
+    const int64_t panel_bytes = w->inputs * LANES / PER_BYTE(kind), groups = w->inputs / w->group;
     const table values = kind & TABLE ? load_table(w->table) : no_floats();
     for (int s = 0; s < num; s++, out += LANES) {
-        const uint8_t *from = w->codes + (panel + s) * panel_bytes + k / STEP(kind) * LANES;
+        const uint8_t *from = w->codes + (panel + s) * panel_bytes + k / PER_BYTE(kind) * LANES;
         const floats zeros = group_zeros(w, (panel + s) * groups + g, kind);
         float *to = out;
-        for (int64_t i = 0; i < count; i += STEP(kind), from += LANES, to += STEP(kind) * WIDTH) {
+        for (int64_t i = 0; i < count; i += PER_BYTE(kind), from += LANES, to += PER_BYTE(kind) * WIDTH) {
             floats first, second;
             _mm_prefetch((const char *)from + AHEAD, _MM_HINT_T0);
             decode(from, values, zeros, &first, &second, kind);
@@ -247,24 +247,24 @@ static some_rows *const of_kind[] = {
 };
 
 #if TILES
-INLINE void as_operands(const packed *w, int64_t panel, uint16_t *to, const int kind) {
+INLINE void as_operands(const packed *w, int64_t panel, element *to, const int kind) {
     const int64_t groups = w->inputs / w->group;
-    const uint8_t *from = w->codes + panel * w->inputs * LANES / STEP(kind);
+    const uint8_t *from = w->codes + panel * w->inputs * LANES / PER_BYTE(kind);
     const table values = kind & TABLE ? load_table(w->table) : no_floats();
     for (int64_t g = 0; g < groups; g++) {
         const floats zeros = group_zeros(w, panel * groups + g, kind);
         const floats scales = group_scales(w, panel * groups + g, kind);
-        for (int64_t k = 0; k < w->group; k += 2, from += 2 * LANES / STEP(kind), to += 32) {
+        for (int64_t k = 0; k < w->group; k += 2, from += 2 * LANES / PER_BYTE(kind), to += 32) {
             floats first, second, none;
             _mm_prefetch((const char *)from + AHEAD, _MM_HINT_T0);
             decode(from, values, zeros, &first, &second, kind);
             if (!(kind & TABLE)) decode(from + LANES, values, zeros, &second, &none, kind);
-            store_bytes((uint8_t *)to, number_pair(scaled(first, scales), scaled(second, scales)));
+            store_inputs(to, scaled(first, scales), scaled(second, scales));
         }
     }
 }
 
-void numbers_as_operands(const packed *w, int64_t panel, uint16_t *to) {
+void numbers_as_operands(const packed *w, int64_t panel, element *to) {
     if (w->kind == E4M3) as_operands(w, panel, to, E4M3);
     else if (w->kind == TABLE) as_operands(w, panel, to, TABLE);
     else if (w->kind == TABLE_ZEROS) as_operands(w, panel, to, TABLE_ZEROS);

@@ -53,15 +53,16 @@ INLINE int64_t distance(const packed *w, int64_t g, const int S, const int bits)
     return AHEAD + (ends ? (S - 1) * panel_bytes : 0);
 }
 
-/* R rows from `row` on by S panels from `panel` on: out [R][S * 16]. fetches: these rows are
- * the first to read the codes. */
-INLINE void tile(const packed *w, const activations *x, int64_t row, int64_t panel, float *out,
-                 int fetches, const int R, const int S, const int bits) {
+/* R rows from `row` on by S panels from `panel` on, whose codes are `all`, of so many bits: out
+ * [R][S * 16]. fetches: these rows are the first to read the codes. */
+INLINE void tile(const packed *w, const activations *x, int64_t row, int64_t panel,
+                 const uint8_t *all, float *out, int fetches, const int R, const int S,
+                 const int bits) {
     const int64_t groups = w->inputs / w->group, panel_bytes = w->inputs * bits / 8 * LANES;
     floats total[4][4];
     UNROLLED(r, R) UNROLLED(s, S) total[r][s] = no_floats();
     for (int64_t g = 0; g < groups; g++) {
-        const uint8_t *codes = w->codes + panel * panel_bytes + g * w->group * bits / 8 * LANES;
+        const uint8_t *codes = all + g * w->group * bits / 8 * LANES;
         const int64_t start = row * x->stride + g * w->group;
         const int64_t ahead = distance(w, g, S, bits);
         ints sums[4][4];
@@ -84,7 +85,7 @@ INLINE void tile(const packed *w, const activations *x, int64_t row, int64_t pan
             const int64_t place = ((panel + s) * groups + g) * LANES;
             const floats scales = load_numbers(w->scales, place, w->scale_type);
             const ints zeros = w->zeros ? widened((const uint8_t *)w->zeros + place)
-                                        : splat(bits == 4 ? 8 : 128);
+                                        : splat(w->bits == 4 ? 8 : 128);
             UNROLLED(r, R) {
                 const int64_t at = g * x->rows + row + r;
                 const ints sum = minus(sums[r][s], times(zeros, splat(x->sums[at])));
@@ -104,15 +105,18 @@ INLINE void keep(const packed *w, int64_t row, int64_t panel, const float *found
                      left < S * LANES ? left : S * LANES, type);
 }
 
-#define TILE(R, S)                                               \
-    do {                                                         \
-        tile(w, x, row, panel, found, row == first, R, S, bits); \
-        keep(w, row, panel, found, R, S, y, type);               \
+#define WIDENED_ROWS 24 /* from which codes of 4 bits are widened once for all rows */
+
+#define TILE(R, S)                                                                  \
+    do {                                                                            \
+        tile(w, x, row, panel, codes, found, row == first && fetches, R, S, bits);  \
+        keep(w, row, panel, found, R, S, y, type);                                  \
     } while (0)
 
 /* Rows from `row` to `end` by S panels, several rows at a time. */
 INLINE void rows_by_panels(const packed *w, const activations *x, int64_t row, int64_t end,
-                           int64_t panel, const int S, const int bits, void *y, int type) {
+                           int64_t panel, const uint8_t *codes, int fetches, const int S,
+                           const int bits, void *y, int type) {
     float found[4 * 4 * LANES];
     const int64_t first = row;
 #if WIDE_TILES
@@ -123,31 +127,40 @@ INLINE void rows_by_panels(const packed *w, const activations *x, int64_t row, i
 }
 
 /* Panels from `panel` to `last`. Four at once, that a single row has enough sums under way to hide
- * what an addition takes. */
+ * what an addition takes. near: for codes of 4 bits that many rows use. */
 INLINE void panels(const packed *w, const activations *x, int64_t row, int64_t end, int64_t panel,
-                   int64_t last, const int bits, void *y, int type) {
+                   int64_t last, const int bits, uint8_t *near, void *y, int type) {
+    const int64_t panel_bytes = w->inputs * bits / 8 * LANES;
 #if WIDE_TILES
-    for (; panel + 4 <= last; panel += 4)
-        rows_by_panels(w, x, row, end, panel, 4, bits, y, type);
+    for (; panel + 4 <= last; panel += 4) {
+        const uint8_t *codes = w->codes + panel * panel_bytes;
+        if (bits == 4 && end - row >= WIDENED_ROWS) {
+            UNROLLED(n, 4) widen_codes(w, panel + n, near + n * w->inputs * LANES, 0);
+            rows_by_panels(w, x, row, end, panel, near, 0, 4, 8, y, type);
+        } else {
+            rows_by_panels(w, x, row, end, panel, codes, 1, 4, bits, y, type);
+        }
+    }
 #endif
-    for (; panel < last; panel++) rows_by_panels(w, x, row, end, panel, 1, bits, y, type);
+    for (; panel < last; panel++)
+        rows_by_panels(w, x, row, end, panel, w->codes + panel * panel_bytes, 1, 1, bits, y, type);
 }
 
 #define ROWS_AT_ONCE 128 /* whose activations stay in a core's cache while panels pass by */
 
 /* All rows by the panels from `first` to `last`. */
 static void panels_of(const packed *w, const activations *x, int64_t rows, int64_t first,
-                      int64_t last, void *y, int type) {
+                      int64_t last, uint8_t *near, void *y, int type) {
     for (int64_t row = 0; row < rows; row += ROWS_AT_ONCE) {
         const int64_t end = least(row + ROWS_AT_ONCE, rows);
-        if (w->bits == 4) panels(w, x, row, end, first, last, 4, y, type);
-        else panels(w, x, row, end, first, last, 8, y, type);
+        if (w->bits == 4) panels(w, x, row, end, first, last, 4, near, y, type);
+        else panels(w, x, row, end, first, last, 8, near, y, type);
     }
 }
 
 /* y [rows, outputs] = x [rows, inputs] @ w^T, both of number format `type`; scratch: of whole tiles
- * of 16 rows, and with AMX and 4 bits, from the next line on, of CHUNK_BYTES or two panels for each
- * thread. */
+ * of 16 rows, and with 4 bits, from the next line on, of CHUNK_BYTES or four panels of codes of 8 for
+ * each thread. */
 void native_integer_product(const packed *w, const void *x, void *y, int64_t rows, int32_t type,
                     void *scratch, int32_t threads) {
     const int64_t groups = w->inputs / w->group;
@@ -161,6 +174,7 @@ void native_integer_product(const packed *w, const void *x, void *y, int64_t row
     a.low = w->parts == 2 ? a.high + size : 0;
     a.has_low = (uint8_t *)a.high + size * w->parts;
     const int64_t count = (w->outputs + LANES - 1) / LANES;
+    uint8_t *own = (uint8_t *)(((uintptr_t)(a.has_low + whole * groups) + 63) / 64 * 64);
     if (a.step)
         for (int64_t g = 0; g < groups; g++) memset(a.has_low + g * whole + rows, 0, whole - rows);
     if (rows == 1) round_row(&a, 0, x, type);
@@ -173,8 +187,9 @@ void native_integer_product(const packed *w, const void *x, void *y, int64_t row
 #pragma omp for schedule(static) nowait
         for (int32_t share = 0; share < threads; share++) {
             const int64_t first = count * share / threads, last = count * (share + 1) / threads;
-            if (a.step) tiles_of(w, &a, rows, first, last, share, y, type);
-            else panels_of(w, &a, rows, first, last, y, type);
+            uint8_t *near = own + share * most(CHUNK_BYTES, 4 * LANES * w->inputs);
+            if (a.step) tiles_of(w, &a, rows, first, last, near, y, type);
+            else panels_of(w, &a, rows, first, last, near, y, type);
         }
     }
 }

@@ -15,7 +15,7 @@ _LARGEST_GROUP = {4: 4096, 8: 256}
 """Inputs whose products with activations of 16 bits an int32 can sum."""
 
 _WIDEST = 65_536  # the same for 8 bits by 8
-_CHUNK_BYTES = 786_432  # of codes that a thread holds, or two panels: integer_tiles.h
+_CHUNK_BYTES = 786_432  # of codes that a thread holds, or four panels: integer_tiles.h
 _AT_ONCE = 4096  # outputs that are packed or made plain at a time
 
 
@@ -56,8 +56,7 @@ class IntegerWeights(Weights):
             zeros=None if self._zeros is None else self._zeros.data_ptr(),
         )  # fmt: skip
         row_bytes = parts * (shape[1] + APART) + 9 * (shape[1] // group)
-        is_widened = chunk.bits == 4 and library.has_amx
-        thread_bytes = max(_CHUNK_BYTES, 2 * LANES * shape[1]) if is_widened else 0
+        thread_bytes = max(_CHUNK_BYTES, 4 * LANES * shape[1]) if chunk.bits == 4 else 0
         self._arguments.prepare(library.integer_product, row_bytes, thread_bytes=thread_bytes)
 
     @classmethod

@@ -11,13 +11,34 @@
 
 /* Prefetch distance within a panel, in bytes. Into L2: a core has few L1 misses outstanding. */
 #define AHEAD 2048
+#define CHUNK_BYTES 786432 /* whose codes stay in the second cache: integer.py */
+
+#if WIDE_TILES
+/* A panel's codes of 4 bits, with `is_signed` less their zero points, as those of 8 bits lie. */
+INLINE void widen_codes(const packed *w, int64_t panel, uint8_t *to, const int is_signed) {
+    const int64_t groups = w->inputs / w->group;
+    const uint8_t *from = w->codes + panel * w->inputs * LANES / 2;
+    for (int64_t g = 0; g < groups; g++) {
+        const int64_t place = (panel * groups + g) * LANES;
+        const ints zeros = !is_signed ? no_ints()
+                           : w->zeros ? widened((const uint8_t *)w->zeros + place)
+                                      : splat(8);
+        const bytes each = times(zeros, splat(0x01010101));
+        for (int64_t k = 0; k < w->group; k += 8, from += 64, to += 128) {
+            const bytes both = load_bytes(from);
+            _mm_prefetch((const char *)from + AHEAD, _MM_HINT_T1);
+            store_bytes(to, less_bytes(low_nibbles(both), each));
+            store_bytes(to + 64, less_bytes(high_nibbles(both), each));
+        }
+    }
+}
+#endif
 
 #if AMX
 
 #define FEW_ROWS 12        /* below, vectors are as fast as a tile of 16 */
 #define NEAR 1024          /* inputs at a time, of which 32 rows stay in the first cache */
-#define WIDEST 32          /* panels at a time, or as many as ... */
-#define CHUNK_BYTES 786432 /* ... whose codes stay in the second cache: integer.py */
+#define WIDEST 32          /* panels at a time, or as many as CHUNK_BYTES hold */
 
 #define BETWEEN (WIDEST * LANES + LANES) /* totals from row to row: see APART */
 
@@ -157,23 +178,6 @@ INLINE void block(const packed *w, const activations *x, int64_t row, int64_t pa
     }
 }
 
-/* A panel's codes of 4 bits less their zero points, as those of 8 bits lie. */
-static void widen_codes(const packed *w, int64_t panel, uint8_t *to) {
-    const int64_t groups = w->inputs / w->group;
-    const uint8_t *from = w->codes + panel * w->inputs * LANES / 2;
-    for (int64_t g = 0; g < groups; g++) {
-        const int64_t place = (panel * groups + g) * LANES;
-        const ints zeros = w->zeros ? widened((const uint8_t *)w->zeros + place) : splat(8);
-        const bytes each = times(zeros, splat(0x01010101));
-        for (int64_t k = 0; k < w->group; k += 8, from += 64, to += 128) {
-            const bytes both = load_bytes(from);
-            _mm_prefetch((const char *)from + AHEAD, _MM_HINT_T1);
-            store_bytes(to, less_bytes(low_nibbles(both), each));
-            store_bytes(to + 64, less_bytes(high_nibbles(both), each));
-        }
-    }
-}
-
 /* All rows by `count` panels. after: panels of the next chunk. */
 INLINE void chunk(const packed *w, const activations *x, int64_t rows, int64_t panel, int64_t count,
                   int64_t after, uint8_t *near, void *y, int type, const int bits) {
@@ -183,7 +187,7 @@ INLINE void chunk(const packed *w, const activations *x, int64_t rows, int64_t p
     found.next = (lines){codes + count * w->inputs * LANES, left, left, 0, 0, weight_rate(rows)};
     /* of 4 bits: widened once for all rows */
     for (int64_t n = 0; bits == 4 && n < count; n++)
-        widen_codes(w, panel + n, near + n * w->inputs * LANES);
+        widen_codes(w, panel + n, near + n * w->inputs * LANES, 1);
     for (int64_t row = 0; row < rows; row += 32) {
         const int64_t here = least(32, rows - row);
         if (here > 16) block(w, x, row, panel, count, codes, &found, 2, bits);
@@ -197,11 +201,9 @@ INLINE void chunk(const packed *w, const activations *x, int64_t rows, int64_t p
     }
 }
 
-/* All rows by the panels from `first` to `last`, a thread's `share`. */
+/* All rows by the panels from `first` to `last`. near: a thread's own. */
 static void tiles_of(const packed *w, const activations *x, int64_t rows, int64_t first,
-                     int64_t last, int share, void *y, int type) {
-    const uintptr_t end = (uintptr_t)(x->has_low + x->rows * x->groups + 63) / 64 * 64;
-    uint8_t *near = (uint8_t *)end + share * most(CHUNK_BYTES, 2 * LANES * w->inputs);
+                     int64_t last, uint8_t *near, void *y, int type) {
     const tile_shapes before = begin_tiles(x->step);
     const int64_t fitting = rows > 32 ? CHUNK_BYTES / (w->inputs * LANES) / 2 * 2 : 2;
     const int64_t widest = most(2, least(WIDEST, fitting));
@@ -216,5 +218,5 @@ static void tiles_of(const packed *w, const activations *x, int64_t rows, int64_
 #else
 INLINE int fits_tiles(const packed *w, int64_t rows) { return 0; }
 INLINE void tiles_of(const packed *w, const activations *x, int64_t rows, int64_t first,
-                     int64_t last, int share, void *y, int type) {}
+                     int64_t last, uint8_t *near, void *y, int type) {}
 #endif

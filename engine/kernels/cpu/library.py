@@ -29,7 +29,7 @@ LANES = 16
 APART = 64  # activations.h
 _BLOCK = 256  # rows: plain.c
 _TILE = 16  # rows: tiles.h
-_REGISTERS = 2  # of AMX, what tiles are made of: tiles.h
+_REGISTERS, _FLOAT_VECTORS = 2, 3  # what tiles are made of: tiles.h
 _CHUNK_BYTES = 786_432  # of weights that a thread of tiled.c holds, or 32 outputs
 
 
@@ -94,6 +94,7 @@ class Library:
         self.instructions: str = loaded.native_instructions().decode()
         made_of = ctypes.c_int.in_dll(loaded, "tiles_made_of").value
         self.has_tiles, self.has_amx = made_of > 0, made_of == _REGISTERS
+        self.element_bytes = 4 if made_of == _FLOAT_VECTORS else 2
         for name, arguments in _FUNCTIONS.items():
             function = loaded[f"native_{name}"]
             function.argtypes = [_TYPES[one] for one in arguments]
@@ -130,7 +131,7 @@ class Library:
         by weight [outputs, inputs]."""
         (rows, inputs), outputs = x.shape, weight.shape[0]
         result = torch.empty(rows, outputs, dtype=x.dtype)
-        space = _tiled_workspace(rows, inputs)
+        space = self._tiled_workspace(rows, inputs)
         self.tiled_product(
             weight.data_ptr(), outputs, inputs, weight.stride(0),
             None if bias is None else bias.data_ptr(), x.data_ptr(), result.data_ptr(), rows,
@@ -143,11 +144,17 @@ class Library:
         it, where `has_tiles`: x [T, inputs], a multiple of 32."""
         rows, inputs = x.shape
         result = torch.empty(rows, weights.num_outputs, dtype=x.dtype)
-        space = _tiled_workspace(rows, inputs)
+        space = self._tiled_workspace(rows, inputs)
         self.tiled_codes_product(
             weights.address, x.data_ptr(), result.data_ptr(), rows, space.address, space.threads,
         )  # fmt: skip
         return result
+
+    def _tiled_workspace(self, rows: int, inputs: int) -> Workspace:
+        """For the rows as operands, and the weights that each thread holds."""
+        row_bytes = self.element_bytes * inputs
+        whole = -(-rows // _TILE) * _TILE
+        return workspace(whole * row_bytes, max(_CHUNK_BYTES, 32 * row_bytes))
 
 
 def heard_by_listeners(function: Callable[..., None]) -> Callable[..., None]:
@@ -169,12 +176,6 @@ def listen(to: Callable[[Callable[..., None], tuple[Any, ...]], None]) -> Iterat
         yield
     finally:
         _heard.to = before
-
-
-def _tiled_workspace(rows: int, inputs: int) -> Workspace:
-    """For the rows as operands, and the weights that each thread holds."""
-    chunk = max(_CHUNK_BYTES, 2 * 32 * inputs)
-    return workspace(2 * -(-rows // _TILE) * _TILE * inputs, chunk)
 
 
 def load() -> Library:

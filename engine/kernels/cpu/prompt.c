@@ -1,5 +1,5 @@
 /* Attention of many tokens over the pages of a KV cache, in tiles: what attention.c computes, with
- * products of bfloat16.
+ * products of bfloat16, or where vectors multiply it of float32.
  *
  * A thread takes some blocks of 32 rows of queries of a request and KV head. KEYS keys and values at
  * a time are arranged as tiles want them, keys [keys][key_dim], values transposed, and every block
@@ -25,10 +25,10 @@
 
 /* A thread's own place for KEYS arranged keys and values, and for a block that passes over them. */
 typedef struct {
-    uint16_t *keys;    /* [KEYS][key_width] */
-    uint16_t *values;  /* [KEYS / 32][value_dim / 16][16][32 keys] */
-    float *scores;     /* [KEYS][rows] */
-    uint16_t *weights; /* [2][KEYS / 2][16 rows][2] */
+    element *keys;    /* [KEYS][key_width] */
+    element *values;  /* [KEYS / STEP][value_dim / 16][16][STEP keys] */
+    float *scores;    /* [KEYS][rows] */
+    element *weights; /* [2][KEYS / EACH][16 rows][EACH] */
 } room;
 
 INLINE int64_t key_width(const pages *p) { return (p->keys.width + 31) / 32 * 32; }
@@ -61,45 +61,50 @@ static tile_rows rows_of(const job *j, int64_t request, int64_t head, int64_t st
     return found;
 }
 
-/* Elements `d` to `d` + 16 of row `k` of a tile as bfloat16, one in each lane. */
-INLINE ints load_bfloat16s(const stored *of, const tile_rows *rows, int64_t k, int64_t d,
-                           const int kind) {
+/* Numbers `d` to `d` + 16 of row `k` of a tile as an element in each lane. */
+INLINE ints load_elements(const stored *of, const tile_rows *rows, int64_t k, int64_t d,
+                          const int kind) {
     if (k < rows->first || k >= rows->end || d >= of->width) return no_ints();
     const int64_t place = rows->rows[k] * of->width + d;
-    if (kind == BF16)
+    if (kind == BF16 && !FLOATS)
         return _mm512_cvtepu16_epi32(
             _mm256_loadu_si256((const __m256i *)((const uint16_t *)of->elements + place)));
     floats wide = load_stored(of->elements, place, kind);
     if (of->scales) wide = scaled(wide, splat_float(rows->scales[k]));
-    return _mm512_cvtepu16_epi32((__m256i)_mm512_cvtneps_pbh(wide));
+    return FLOATS ? (ints)wide : _mm512_cvtepu16_epi32(to_bfloat16s(wide));
 }
 
-INLINE void arrange_keys(const stored *of, const tile_rows *rows, int64_t wide, uint16_t *to,
+INLINE void arrange_keys(const stored *of, const tile_rows *rows, int64_t wide, element *to,
                          const int kind) {
     for (int64_t k = 0; k < 32; k++, to += wide) {
         if (kind == BF16 && k >= rows->first && k < rows->end && of->width % 32 == 0) {
             const uint16_t *from = (const uint16_t *)of->elements + rows->rows[k] * wide;
-            for (int64_t d = 0; d < wide; d += 32)
-                store_bytes((uint8_t *)(to + d), load_bytes((const uint8_t *)(from + d)));
+            for (int64_t d = 0; d < wide; d += STEP)
+                store_bytes((uint8_t *)(to + d), load_step(from + d));
             continue;
         }
-        for (int64_t d = 0; d < wide; d += 16)
-            _mm256_storeu_si256((__m256i *)(to + d),
-                                _mm512_cvtepi32_epi16(load_bfloat16s(of, rows, k, d, kind)));
+        for (int64_t d = 0; d < wide; d += 16) {
+            const ints found = load_elements(of, rows, k, d, kind);
+            if (FLOATS) store_ints((int32_t *)(to + d), found);
+            else _mm256_storeu_si256((__m256i *)(to + d), _mm512_cvtepi32_epi16(found));
+        }
     }
 }
 
-INLINE void arrange_values(const stored *of, const tile_rows *rows, uint16_t *to, const int kind) {
-    for (int64_t d = 0; d < of->width; d += 16, to += 512) {
-        bytes pairs[16];
-        UNROLLED(n, 16) {
-            const ints first = load_bfloat16s(of, rows, 2 * n, d, kind);
-            const ints second = load_bfloat16s(of, rows, 2 * n + 1, d, kind);
-            pairs[n] = _mm512_or_si512(first, _mm512_slli_epi32(second, 16));
+INLINE void arrange_values(const stored *of, const tile_rows *rows, element *to, const int kind) {
+    for (int64_t k = 0; k < 32; k += STEP)
+        for (int64_t d = 0; d < of->width; d += 16, to += 16 * STEP) {
+            bytes lanes[16];
+            UNROLLED(n, 16) {
+                lanes[n] = load_elements(of, rows, k + EACH * n, d, kind);
+                if (!FLOATS) {
+                    const ints second = load_elements(of, rows, k + 2 * n + 1, d, kind);
+                    lanes[n] = _mm512_or_si512(lanes[n], _mm512_slli_epi32(second, 16));
+                }
+            }
+            transpose(lanes);
+            UNROLLED(n, 16) store_bytes((uint8_t *)(to + STEP * n), lanes[n]);
         }
-        transpose(pairs);
-        UNROLLED(n, 16) store_bytes((uint8_t *)(to + 32 * n), pairs[n]);
-    }
 }
 
 /* `tiles` tiles of 32 keys and values from position `start` on. */
@@ -181,8 +186,8 @@ typedef struct {
     int32_t last_key[BLOCK], first_key[BLOCK]; /* positions that a row sees, both with it */
     const uint16_t *q[BLOCK];
     int64_t out[BLOCK]; /* rows of y [.., value_dim] */
-    uint16_t *queries; /* [2][key_width / 32][16 pairs][16 rows][2] */
-    float *sums;       /* [value_dim][rows] */
+    element *queries; /* [2][key_width / STEP][16][16 rows][EACH] */
+    float *sums;      /* [value_dim][rows] */
     floats largest[2], total[2];
     int is_begun;
 } block;
@@ -201,15 +206,19 @@ static void begin_block(const job *j, block *b, int64_t request, int64_t head, i
         b->q[r] = (const uint16_t *)j->q + place * j->token_apart + head_of * j->head_apart;
         b->out[r] = place * j->heads + head_of;
     }
-    uint16_t *to = b->queries;
+    element *to = b->queries;
     for (int half = 0; half < 2; half++)
-        for (int64_t d = 0; d < width; d += 32, to += 512) {
-            const __mmask32 there = width - d >= 32 ? 0xffffffff : 0xffff;
-            bytes pairs[16];
-            for (int r = 0; r < 16; r++)
-                pairs[r] = _mm512_maskz_loadu_epi16(there, b->q[16 * half + r] + d);
-            transpose(pairs);
-            for (int n = 0; n < 16; n++) store_bytes((uint8_t *)(to + 32 * n), pairs[n]);
+        for (int64_t d = 0; d < key_width(j->pages); d += STEP, to += 16 * STEP) {
+            const __mmask32 there = width - d >= 32 ? 0xffffffff : width > d ? 0xffff : 0;
+            bytes lanes[16];
+            for (int r = 0; r < 16; r++) {
+                const bytes some = _mm512_maskz_loadu_epi16(there, b->q[16 * half + r] + d);
+                lanes[r] = FLOATS ? _mm512_slli_epi32(_mm512_cvtepu16_epi32(
+                                        _mm512_castsi512_si256(some)), 16)
+                                  : some;
+            }
+            transpose(lanes);
+            for (int n = 0; n < 16; n++) store_bytes((uint8_t *)(to + STEP * n), lanes[n]);
         }
     for (int half = 0; half < 2; half++)
         b->largest[half] = splat_float(LOWEST), b->total[half] = no_floats();
@@ -220,11 +229,12 @@ static void begin_block(const job *j, block *b, int64_t request, int64_t head, i
 INLINE void score_tiles(const job *j, const block *b, const room *k, int64_t tiles, coming *next,
                         const int R) {
     const int64_t wide = key_width(j->pages);
-    const operand queries = {b->queries, wide / 32 * 1024, 64, 1024, 0};
+    const operand queries = {b->queries, wide / STEP * 1024, 64, 1024, 0};
     for (int64_t t = 0; t < tiles; t++) {
-        const operand keys = {k->keys + 32 * t * wide, 32 * wide, 2 * wide, 64, 0};
+        const int64_t apart = wide * (int64_t)sizeof(element);
+        const operand keys = {k->keys + 32 * t * wide, 16 * apart, apart, 64, 0};
         const tile_sums to = {k->scores + 32 * t * BLOCK, 64 * BLOCK, 64, 4 * BLOCK};
-        multiply_tiles(keys, queries, wide / 32, 1, to, bring_some, next, 2, R, BFLOAT16S);
+        multiply_tiles(keys, queries, wide / STEP, 1, to, bring_some, next, 2, R, NUMBERS);
     }
 }
 
@@ -255,9 +265,6 @@ static void see(const job *j, const block *b, const room *in, int half, int64_t 
 /* Weights of `count` keys; sums that were found before are made to fit them. */
 INLINE void weigh_tiles(block *b, const room *in, int half, int64_t count, float scaling,
                         int64_t value_dim, coming *next) {
-    static const uint16_t order[32] = {0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23,
-                                       8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31};
-    const bytes by_row = load_bytes((const uint8_t *)order);
     const float *scores = in->scores + 16 * half;
     floats peaks[4];
     UNROLLED(n, 4) peaks[n] = load_floats(scores + n * BLOCK);
@@ -268,7 +275,7 @@ INLINE void weigh_tiles(block *b, const room *in, int half, int64_t count, float
     const floats largest = larger(scaled(found, each), b->largest[half]);
     const floats before = power_of_two(less(b->largest[half], largest));
     floats total[2] = {no_floats(), no_floats()};
-    uint16_t *to = in->weights + half * KEYS * 16;
+    element *to = in->weights + half * KEYS * 16;
     for (int64_t k = 0; k < count; k += 2, to += 32) {
         bring_lines(next, next->rate);
         floats weight[2];
@@ -277,8 +284,7 @@ INLINE void weigh_tiles(block *b, const room *in, int half, int64_t count, float
             weight[n] = power_of_two(_mm512_fmsub_ps(score, each, largest));
             total[n] = _mm512_add_ps(total[n], weight[n]);
         }
-        const bytes both = (bytes)_mm512_cvtne2ps_pbh(weight[1], weight[0]);
-        store_bytes((uint8_t *)to, _mm512_permutexvar_epi16(by_row, both));
+        store_inputs(to, weight[0], weight[1]);
     }
     b->total[half] = _mm512_fmadd_ps(b->total[half], before, _mm512_add_ps(total[0], total[1]));
     if (b->is_begun && _mm512_cmp_ps_mask(b->largest[half], largest, _CMP_NEQ_OQ))
@@ -292,11 +298,11 @@ INLINE void weigh_tiles(block *b, const room *in, int half, int64_t count, float
 /* The values of those keys, weighed, to the sums of N tiles of 16 elements from `d` on. */
 INLINE void sum_tiles(block *b, const room *in, int64_t value_dim, int64_t d, int64_t tiles,
                       coming *next, const int N, const int R) {
-    const operand from = {in->values + d / 16 * 512, 1024, 64, 64 * value_dim, 0};
-    const operand weights = {in->weights, 32 * KEYS, 64, 1024, 0};
+    const operand from = {in->values + d * STEP, 1024, 64, 64 * value_dim, 0};
+    const operand weights = {in->weights, 1024 * KEYS / STEP, 64, 1024, 0};
     const tile_sums to = {b->sums + d * BLOCK, 64 * BLOCK, 64, 4 * BLOCK};
     multiply_tiles(from, weights, tiles, !b->is_begun, to, bring_some, next, N, R,
-                   BFLOAT16S);
+                   NUMBERS);
 }
 
 /* A block over `count` arranged keys from position `start` on. */
@@ -313,8 +319,8 @@ INLINE void pass(const job *j, block *b, const room *in, int64_t start, int64_t 
         weigh_tiles(b, in, half, count, is_whole ? j->scaling * LOG2_E : 1.0f, value_dim, next);
     }
     int64_t d = 0;
-    for (; d + 32 <= value_dim; d += 32) sum_tiles(b, in, value_dim, d, count / 32, next, 2, R);
-    if (d < value_dim) sum_tiles(b, in, value_dim, d, count / 32, next, 1, R);
+    for (; d + 32 <= value_dim; d += 32) sum_tiles(b, in, value_dim, d, count / STEP, next, 2, R);
+    if (d < value_dim) sum_tiles(b, in, value_dim, d, count / STEP, next, 1, R);
     b->is_begun = 1;
 }
 
@@ -373,8 +379,8 @@ static void attend(const job *j, const room *in, block *blocks, int64_t request,
 #endif
 
 /* As native_attention, for q of bfloat16 and y of number format `type`. scratch, for each thread:
- * bfloat16 [KEYS][key_width + value_dim], [KEYS][BLOCK] and float [KEYS][BLOCK], and for each of
- * BLOCKS blocks bfloat16 [BLOCK][key_width] and float [BLOCK][value_dim]. */
+ * elements [KEYS][key_width + value_dim], [KEYS][BLOCK] and float [KEYS][BLOCK], and for each of
+ * BLOCKS blocks elements [BLOCK][key_width] and float [BLOCK][value_dim]. */
 void native_prompt_attention(const pages *pages, const step *step, const void *q,
                              int64_t token_apart, int64_t head_apart, int64_t heads, int64_t window,
                              float scaling, float softcap, const float *sinks, int64_t chunk,
@@ -383,8 +389,10 @@ void native_prompt_attention(const pages *pages, const step *step, const void *q
     const job told = {pages, step, q, token_apart, head_apart, heads, window, chunk, scaling,
                       softcap, sinks, y, type, 0}, *j = &told;
     const int64_t group = heads / pages->kv_heads, key_dim = key_width(pages);
-    const int64_t value_dim = pages->values.width, block_bytes = BLOCK * (2 * key_dim + 4 * value_dim);
-    const int64_t bytes = KEYS * (2 * (key_dim + value_dim) + 6 * BLOCK) + BLOCKS * block_bytes;
+    const int64_t value_dim = pages->values.width, size = sizeof(element);
+    const int64_t block_bytes = BLOCK * (size * key_dim + 4 * value_dim);
+    const int64_t bytes =
+        KEYS * (size * (key_dim + value_dim) + (size + 4) * BLOCK) + BLOCKS * block_bytes;
     int64_t all = 0;
     for (int64_t i = 0; i < step->requests; i++)
         all += (step->queries[i] * group + BLOCK - 1) / BLOCK * pages->kv_heads;
@@ -393,15 +401,15 @@ void native_prompt_attention(const pages *pages, const step *step, const void *q
     {
         const tile_shapes before = begin_tiles(64);
         uint8_t *own = (uint8_t *)scratch + omp_get_thread_num() * bytes;
-        room in = {.keys = (uint16_t *)own};
+        room in = {.keys = (element *)own};
         in.values = in.keys + KEYS * key_dim;
         in.scores = (float *)(in.values + KEYS * value_dim);
-        in.weights = (uint16_t *)(in.scores + KEYS * BLOCK);
+        in.weights = (element *)(in.scores + KEYS * BLOCK);
         own = (uint8_t *)(in.weights + KEYS * BLOCK);
         _Alignas(64) block blocks[BLOCKS];
         for (int64_t n = 0; n < BLOCKS; n++, own += block_bytes) {
             blocks[n].sums = (float *)own;
-            blocks[n].queries = (uint16_t *)(own + 4 * BLOCK * value_dim);
+            blocks[n].queries = (element *)(own + 4 * BLOCK * value_dim);
         }
         for (int64_t i = 0; i < step->requests; i++) {
             const int64_t number = (step->queries[i] * group + BLOCK - 1) / BLOCK;

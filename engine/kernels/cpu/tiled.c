@@ -1,11 +1,11 @@
-/* Products of many rows in tiles, weights as bfloat16:
+/* Products of many rows in tiles, weights as bfloat16, or where vectors multiply it as float32:
  *
  *   y[t, n] = bias[n] + sum over k of w[n, k] * x[t, k]
  *
  * Sums are float32, in one order for every row. Weights of a few hundred outputs are brought to a
  * core's second cache, once for all rows, and pass by 32 rows at a time, whose activations are in its
  * first one: from where torch holds them, as left operands; or from the panels of dequantized.c,
- * as bfloat16, as right ones. A row of y is written many outputs at a time: single lines far apart
+ * as right ones. A row of y is written many outputs at a time: single lines far apart
  * would take longer than the products.
  */
 #include "numbers.h"
@@ -13,8 +13,7 @@
 
 #if TILES
 
-#define STEP 32             /* inputs of a tile */
-#define NEAR 512             /* inputs at a time, of which 32 rows stay in the first cache */
+#define NEAR (8 * STEP)     /* inputs at a time, of which 32 rows stay in the first cache */
 #define DIRECT (AMX ? 128 : 0) /* rows, up to which weights are used where they lie: vectors would
                                    read each line of a wide one from the second cache, 16 times */
 #define WIDEST 512          /* outputs at a time, or as many as ... */
@@ -26,29 +25,27 @@ typedef struct {
     const uint16_t *weight, *bias; /* bias NULL: none */
     int64_t stride;                /* between rows of the weight */
     const packed *codes;           /* in place of a weight */
-    const uint16_t *x;             /* operands of 16 rows each, zeros for rows that are not */
+    const element *x;              /* operands of 16 rows each, zeros for rows that are not */
     uint16_t *y;                   /* [rows, outputs] */
 } product;
 
 /* Up to 16 rows as left operands [inputs / STEP][16][STEP], zeros for those that are not. */
 static void as_left(const uint16_t *from, int64_t stride, int64_t inputs, int64_t rows,
-                    uint16_t *to) {
+                    element *to) {
     for (int64_t k = 0; k < inputs; k += STEP)
         for (int64_t r = 0; r < 16; r++, to += STEP)
-            store_bytes((uint8_t *)to, r < rows ? load_bytes((const uint8_t *)(from + r * stride + k))
-                                                : no_ints());
+            store_bytes((uint8_t *)to, r < rows ? load_step(from + r * stride + k) : no_ints());
 }
 
-/* The same as right operands: [inputs / 2][16 rows][2]. */
-static void as_right(const uint16_t *x, int64_t inputs, int64_t rows, uint16_t *to) {
+/* The same as right operands: [inputs / EACH][16 rows][EACH]. */
+static void as_right(const uint16_t *x, int64_t inputs, int64_t rows, element *to) {
     for (int64_t k = 0; k < inputs; k += STEP, to += 16 * STEP) {
-        bytes pairs[16];
+        bytes lanes[16];
         for (int r = 0; r < rows; r++)
             _mm_prefetch((const char *)(x + r * inputs + k + AHEAD), _MM_HINT_T0);
-        for (int r = 0; r < 16; r++)
-            pairs[r] = r < rows ? load_bytes((const uint8_t *)(x + r * inputs + k)) : no_ints();
-        transpose(pairs);
-        for (int r = 0; r < 16; r++) store_bytes((uint8_t *)(to + STEP * r), pairs[r]);
+        for (int r = 0; r < 16; r++) lanes[r] = r < rows ? load_step(x + r * inputs + k) : no_ints();
+        transpose(lanes);
+        for (int r = 0; r < 16; r++) store_bytes((uint8_t *)(to + STEP * r), lanes[r]);
     }
 }
 
@@ -68,7 +65,7 @@ INLINE void round_sums(const float *sums, const uint16_t *bias, int64_t here, ui
             UNROLLED(i, 16)
                 _mm256_storeu_si256(
                     (__m256i *)(out + (16 * r + i) * WIDEST + 16 * n),
-                    (__m256i)_mm512_cvtneps_pbh(_mm512_add_ps((__m512)rows[i], offset)));
+                    to_bfloat16s(_mm512_add_ps((__m512)rows[i], offset)));
         }
     }
 }
@@ -86,26 +83,26 @@ INLINE void bring_both(void *with, int64_t step, int n) {
 
 /* 32 rows from `row` on by `count` outputs. near: weights as operands, or NULL: as torch holds them. */
 INLINE void block(const product *p, int64_t row, int64_t output, int64_t count,
-                  const uint16_t *near, lines *weights, const int is_codes) {
+                  const element *near, lines *weights, const int is_codes) {
     _Alignas(64) float sums[WIDEST / 32][1024];
     _Alignas(64) uint16_t out[32 * WIDEST];
     const int64_t pairs = (count + 31) / 32, rows = least(32, p->rows - row);
     coming next = {*weights}; /* here, for the compiler to keep it in registers */
     if (near && row + 32 < p->rows) /* without `near` rows are few, and stay in the second cache */
-        next.rows = (lines){(const uint8_t *)(p->x + (row + 32) * p->inputs), p->inputs, p->inputs,
-                             0, 0, (8 + pairs - 1) / pairs};
+        next.rows = (lines){(const uint8_t *)(p->x + (row + 32) * p->inputs), 32 * p->inputs / STEP,
+                             p->inputs, 0, 0, (8 + pairs - 1) / pairs};
     for (int64_t k = 0; k < p->inputs; k += NEAR) {
-        const int64_t inputs = least(NEAR, p->inputs - k), below = 32 * p->inputs;
-        const operand x = {p->x + row * p->inputs + 16 * k, below, 64, 32 * STEP, 0};
-        operand w = {near + 16 * k, below, 64, 32 * STEP, 1};
+        const int64_t inputs = least(NEAR, p->inputs - k), below = 1024 * p->inputs / STEP;
+        const operand x = {p->x + row * p->inputs + 16 * k, below, 64, 1024, 0};
+        operand w = {near + 16 * k, below, 64, 1024, 1};
         const uint16_t *lying = p->weight + output * p->stride + k;
-        if (!near) w = (operand){lying, 32 * p->stride, 2 * p->stride, 2 * STEP, 0};
+        if (!near) w = (operand){lying, 32 * p->stride, 2 * p->stride, 64, 0};
         for (int64_t pair = 0; pair < pairs; pair++) {
             const int both = count - 32 * pair > 16;
             const tile_sums to = {sums[pair], 2048, 1024, 64};
 #define BY(L, R)                                                                              \
     multiply_tiles(is_codes ? x : w, is_codes ? w : x, inputs / STEP, k == 0, to, bring_both, &next, \
-                   L, R, BFLOAT16S)
+                   L, R, NUMBERS)
             if (both && rows > 16) BY(2, 2);
             else if (is_codes ? rows > 16 : both) BY(2, 1);
             else if (is_codes ? both : rows > 16) BY(1, 2);
@@ -123,14 +120,14 @@ INLINE void block(const product *p, int64_t row, int64_t output, int64_t count,
 }
 
 /* All rows by `count` outputs. after: outputs of the next chunk. */
-static void chunk(const product *p, int64_t output, int64_t count, int64_t after, uint16_t *near) {
-    const int64_t line = p->inputs / STEP;
+static void chunk(const product *p, int64_t output, int64_t count, int64_t after, element *near) {
+    const int64_t line = p->inputs / 32;
     lines next = {0};
     if (!p->codes)
         next = (lines){(const uint8_t *)(p->weight + (output + count) * p->stride), after * line, line,
                        0, 2 * (p->stride - p->inputs), weight_rate(p->rows)};
     for (int64_t n = 0; near && n < count; n += 16) {
-        uint16_t *to = near + n * p->inputs;
+        element *to = near + n * p->inputs;
         if (p->codes) numbers_as_operands(p->codes, (output + n) / 16, to);
         else
             as_left(p->weight + (output + n) * p->stride, p->stride, p->inputs,
@@ -142,11 +139,11 @@ static void chunk(const product *p, int64_t output, int64_t count, int64_t after
     }
 }
 
-static void multiply(product *p, const uint16_t *x, uint16_t *scratch, int32_t threads) {
+static void multiply(product *p, const uint16_t *x, element *scratch, int32_t threads) {
     if (p->rows == 0) return;
     const int64_t panels = (p->outputs + 15) / 16, whole = (p->rows + 15) / 16 * 16;
     const int is_once = p->rows <= DIRECT && !p->codes && p->outputs % 16 == 0;
-    const int64_t fitting = is_once ? 32 : CHUNK_BYTES / (2 * p->inputs) / 32 * 32;
+    const int64_t fitting = is_once ? 32 : CHUNK_BYTES / (int64_t)sizeof(element) / p->inputs / 32 * 32;
     const int64_t widest = most(32, least(WIDEST, fitting));
     p->x = scratch;
 #pragma omp parallel num_threads(threads)
@@ -155,7 +152,7 @@ static void multiply(product *p, const uint16_t *x, uint16_t *scratch, int32_t t
 #pragma omp for schedule(static)
         for (int64_t r = 0; r < whole; r += 16) {
             const uint16_t *from = x + r * p->inputs;
-            uint16_t *to = scratch + r * p->inputs;
+            element *to = scratch + r * p->inputs;
             const int64_t count = least(p->rows - r, 16);
             if (p->codes) as_left(from, p->inputs, p->inputs, count, to);
             else as_right(from, p->inputs, count, to);
@@ -164,7 +161,7 @@ static void multiply(product *p, const uint16_t *x, uint16_t *scratch, int32_t t
         for (int32_t share = 0; share < threads; share++) {
             const int64_t first = panels * share / threads * 16;
             const int64_t last = least(p->outputs, panels * (share + 1) / threads * 16);
-            uint16_t *near = is_once ? NULL : scratch + (whole + share * widest) * p->inputs;
+            element *near = is_once ? NULL : scratch + (whole + share * widest) * p->inputs;
             for (int64_t n = first, count; n < last; n += count) {
                 count = least(widest, last - n);
                 chunk(p, n, count, least(widest, last - n - count), near);
@@ -176,11 +173,11 @@ static void multiply(product *p, const uint16_t *x, uint16_t *scratch, int32_t t
 #endif
 
 /* x of bfloat16 [rows, inputs], which are a multiple of 32; weight [outputs, inputs], `stride` between
- * its rows; bias NULL: none. scratch: bfloat16 [rows filled up to 16 + threads * at most 512,
+ * its rows; bias NULL: none. scratch: elements [rows filled up to 16 + threads * at most 512,
  * inputs]. */
 void native_tiled_product(const uint16_t *weight, int64_t outputs, int64_t inputs, int64_t stride,
                           const uint16_t *bias, const uint16_t *x, uint16_t *y, int64_t rows,
-                          uint16_t *scratch, int32_t threads) {
+                          void *scratch, int32_t threads) {
 #if TILES
     product p = {outputs, inputs, rows, weight, bias, stride, NULL, NULL, y};
     multiply(&p, x, scratch, threads);
@@ -189,7 +186,7 @@ void native_tiled_product(const uint16_t *weight, int64_t outputs, int64_t input
 
 /* Codes as dequantized.c has them; x and y of bfloat16. */
 void native_tiled_codes_product(const packed *w, const uint16_t *x, uint16_t *y, int64_t rows,
-                                uint16_t *scratch, int32_t threads) {
+                                void *scratch, int32_t threads) {
 #if TILES
     product p = {w->outputs, w->inputs, rows, NULL, NULL, 0, w, NULL, y};
     multiply(&p, x, scratch, threads);

@@ -1,4 +1,5 @@
 /* What the library computes with. */
+#define _DEFAULT_SOURCE /* syscall */
 #include "tiles.h"
 
 #include <sys/syscall.h>
@@ -17,8 +18,8 @@ const char *native_instructions(void) {
         return INSTRUCTIONS " and AMX";
     }
 #elif TILES
-    tiles_made_of = VECTORS;
-    return INSTRUCTIONS " and BF16";
+    tiles_made_of = FLOATS ? FLOAT_VECTORS : VECTORS;
+    return FLOATS ? INSTRUCTIONS : INSTRUCTIONS " and BF16";
 #endif
     return INSTRUCTIONS;
 }

@@ -1,13 +1,9 @@
-/* Products of tiles, 16 rows of 64 bytes: by AMX, or of bfloat16 by vectors. */
+/* Products of tiles, 16 rows of 64 bytes: by AMX, or of bfloat16 or float32 by vectors. */
 #pragma once
 
 #include "numbers.h"
 
-#if defined(__AVX512BF16__) && defined(__AVX512BW__)
-#define TILES 1
-#else
-#define TILES 0
-#endif
+#define TILES WIDE_TILES
 
 #if TILES && defined(__AMX_TILE__) && defined(__AMX_INT8__) && defined(__AMX_BF16__)
 #define AMX 1
@@ -15,7 +11,19 @@
 #define AMX 0
 #endif
 
-enum { NO_TILES, VECTORS, REGISTERS };
+/* Whether vectors multiply float32: those of Intel compute the products of bfloat16 (vdpbf16ps) at
+ * half that rate, those of AMD at twice that rate, where build.py defines BFLOAT16_DOTS. */
+#if AMX || (defined(BFLOAT16_DOTS) && defined(__AVX512BF16__))
+#define FLOATS 0
+typedef uint16_t element;
+#else
+#define FLOATS 1
+typedef float element;
+#endif
+#define EACH (FLOATS ? 1 : 2) /* elements in a lane */
+#define STEP (16 * EACH)      /* elements of a tile's row */
+
+enum { NO_TILES, VECTORS, REGISTERS, FLOAT_VECTORS };
 extern int tiles_made_of; /* set when the library is loaded: the operating system may refuse AMX */
 
 /* One or two tiles of an operand, the second `below` the first, and those of the next inputs a `step`
@@ -33,7 +41,7 @@ typedef struct {
     int64_t below, beside, apart; /* to those of the second left and right tile, between rows */
 } tile_sums;
 
-enum { BFLOAT16S, SIGNED_CODES, UNSIGNED_CODES }; /* right operands; left ones are signed */
+enum { NUMBERS, SIGNED_CODES, UNSIGNED_CODES }; /* right operands; left ones are signed */
 
 /* What is done beside the products: after the n-th one of a step of inputs. */
 typedef void meanwhile(void *with, int64_t step, int n);
@@ -126,7 +134,7 @@ INLINE void multiply_tiles(operand left, operand right, int64_t count, int first
     } while (0)
 #define DOT(sum, left, right)                                           \
     do {                                                                \
-        if (kind == BFLOAT16S) TILE_DOT("tdpbf16ps", sum, left, right); \
+        if (kind == NUMBERS) TILE_DOT("tdpbf16ps", sum, left, right); \
         else if (kind == SIGNED_CODES) TILE_DOT("tdpbssd", sum, left, right); \
         else TILE_DOT("tdpbsud", sum, left, right);                     \
     } while (0)
@@ -163,14 +171,15 @@ typedef int64_t tile_shapes;
 INLINE tile_shapes begin_tiles(int64_t step) { return step; }
 INLINE void end_tiles(const tile_shapes *before) { (void)before; }
 
-/* sum + the products of two pairs of bfloat16 in every lane. Not by its intrinsic: gcc 12 then keeps
- * some of 16 sums in memory. */
-INLINE floats dot_pairs(floats sum, bytes a, bytes b) {
-    __asm__("vdpbf16ps %2, %1, %0" : "+v"(sum) : "v"(a), "v"(b));
+/* sum + the products of the elements in every lane. Not by intrinsics: gcc 12 then keeps some of 16
+ * sums in memory. */
+INLINE floats dot_lanes(floats sum, bytes a, bytes b) {
+    if (FLOATS) __asm__("vfmadd231ps %2, %1, %0" : "+v"(sum) : "v"(a), "v"(b));
+    else __asm__("vdpbf16ps %2, %1, %0" : "+v"(sum) : "v"(a), "v"(b));
     return sum;
 }
 
-/* As with AMX, for bfloat16: eight rows by the columns of R tiles, in registers. */
+/* As with AMX, for numbers: eight rows by the columns of R tiles, in registers. */
 INLINE void multiply_tiles(operand left, operand right, int64_t count, int first, tile_sums sums,
                            meanwhile also, void *with, const int L, const int R, const int kind) {
     for (int part = 0; part < 2 * L; part++) {
@@ -184,13 +193,14 @@ INLINE void multiply_tiles(operand left, operand right, int64_t count, int first
         }
         for (int64_t k = 0; k < count; k++, rows += left.step, columns += right.step) {
             if (part == 0) also(with, k, 0);
-            for (int pair = 0; pair < 16; pair++) {
-                const uint8_t *at = columns + pair * right.apart;
+            UNROLLED(r, 8) _mm_prefetch((const char *)rows + left.step + r * left.apart, _MM_HINT_T0);
+            for (int lane = 0; lane < 16; lane++) {
+                const uint8_t *at = columns + lane * right.apart;
                 bytes column[2];
                 UNROLLED(c, R) column[c] = load_bytes(at + c * right.below);
                 UNROLLED(r, 8) {
-                    const int32_t two = four((const int8_t *)rows + r * left.apart + 4 * pair);
-                    UNROLLED(c, R) sum[r][c] = dot_pairs(sum[r][c], splat(two), column[c]);
+                    const ints row = splat(four((const int8_t *)rows + r * left.apart + 4 * lane));
+                    UNROLLED(c, R) sum[r][c] = dot_lanes(sum[r][c], row, column[c]);
                 }
             }
         }
@@ -208,22 +218,33 @@ INLINE void write_lanes(void *to, int64_t place, int64_t count, floats from, int
     const __mmask16 lanes = count >= LANES ? 0xffff : (__mmask16)((1 << count) - 1);
     if (type == F32) _mm512_mask_storeu_ps((float *)to + place, lanes, from);
     else if (type == BF16)
-        _mm256_mask_storeu_epi16((uint16_t *)to + place, lanes, (__m256i)_mm512_cvtneps_pbh(from));
+        _mm256_mask_storeu_epi16((uint16_t *)to + place, lanes, to_bfloat16s(from));
     else
         _mm256_mask_storeu_epi16((uint16_t *)to + place, lanes,
                                  _mm512_cvtps_ph(from, _MM_FROUND_TO_NEAREST_INT));
 }
 
-/* Two inputs' numbers as bfloat16, beside each other for each of 16 outputs. */
-INLINE bytes number_pair(floats first, floats second) {
+/* The numbers of two inputs, each of 16 outputs, as right operands. */
+INLINE void store_inputs(element *to, floats first, floats second) {
+#if FLOATS
+    store_floats(to, first);
+    store_floats(to + 16, second);
+#else
     const __m512i order = _mm512_set_epi16(
         31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9, 24, 8,
         23, 7, 22, 6, 21, 5, 20, 4, 19, 3, 18, 2, 17, 1, 16, 0);
-    return _mm512_permutexvar_epi16(order, (__m512i)_mm512_cvtne2ps_pbh(second, first));
+    const __m512i both = (__m512i)_mm512_cvtne2ps_pbh(second, first);
+    store_bytes((uint8_t *)to, _mm512_permutexvar_epi16(order, both));
+#endif
 }
 
-/* dequantized.c: a panel of its weights as right operands, [inputs / 2][16 outputs][2]. */
-void numbers_as_operands(const packed *w, int64_t panel, uint16_t *to);
+/* STEP bfloat16 as elements. */
+INLINE bytes load_step(const uint16_t *from) {
+    return FLOATS ? (bytes)from_bfloat16s(from) : load_bytes((const uint8_t *)from);
+}
+
+/* dequantized.c: a panel of its weights as right operands, [inputs / EACH][16 outputs][EACH]. */
+void numbers_as_operands(const packed *w, int64_t panel, element *to);
 
 /* Rows become columns. */
 INLINE void transpose(bytes r[16]) {

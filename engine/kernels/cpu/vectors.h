@@ -112,6 +112,17 @@ INLINE floats odd_bfloat16s(bytes both) {
 INLINE floats from_bfloat16s(const uint16_t *from) {
     return even_bfloat16s(_mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)from)));
 }
+/* To nearest, ties to even; NaN stays NaN. */
+INLINE __m256i to_bfloat16s(floats a) {
+#ifdef __AVX512BF16__
+    return (__m256i)_mm512_cvtneps_pbh(a);
+#else
+    const ints bits = _mm512_castps_si512(a), odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), splat(1));
+    const ints rounded = _mm512_srli_epi32(plus(bits, plus(odd, splat(0x7fff))), 16);
+    const __mmask16 is_nan = _mm512_cmp_ps_mask(a, a, _CMP_UNORD_Q);
+    return _mm512_cvtepi32_epi16(_mm512_mask_blend_epi32(is_nan, rounded, splat(0x7fc0)));
+#endif
+}
 INLINE __m256 folded(floats a) {
     return _mm256_add_ps(_mm512_castps512_ps256(a), _mm512_extractf32x8_ps(a, 1));
 }

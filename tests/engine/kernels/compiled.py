@@ -8,7 +8,14 @@ from torch import Tensor
 
 from engine.kernels.cpu import build, check
 
-PROCESSORS = {"haswell": "avx2", "alderlake": "avx_vnni", "native": "avx2"}
+PROCESSORS = {
+    "haswell": "avx2",
+    "alderlake": "avx_vnni",
+    "x86-64-v4 -mavx512vnni": "avx512_vnni",
+    f"x86-64-v4 -mavx512vnni -mavx512bf16 {build.BFLOAT16_DOTS}": "avx512_bf16",
+    "native": "avx2",
+}
+"""As the compiler calls them, and what of /proc/cpuinfo each needs."""
 
 
 def leave_to_torch(patch: pytest.MonkeyPatch) -> None:
