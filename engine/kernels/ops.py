@@ -46,6 +46,9 @@ def add_rms_norm(
         from engine.kernels.triton import fused
 
         return fused.add_rms_norm(x, residual, weight, eps, offset)
+    is_alike = residual.shape == x.shape and residual.dtype is x.dtype
+    if is_alike and _fits(x, weight) and (native := library()):
+        return elementwise.add_rms_norm(native, x, residual, weight, eps, offset)
     total = residual + x
     return rms_norm(total, weight, eps, offset), total
 
@@ -82,7 +85,8 @@ def silu_and_mul(gate_up: Tensor) -> Tensor:
 
 def fuses_residual(device: str) -> bool:
     """Whether `add_rms_norm` is one operation on `device`, and so worth the arranging."""
-    return _everywhere or is_usable(torch.device(device))
+    is_compiled = device == "cpu" and library() is not None
+    return _everywhere or is_compiled or is_usable(torch.device(device))
 
 
 def _has_kernels(x: Tensor) -> bool:

@@ -56,8 +56,8 @@ PROCESSORS = {
     "x86-64-v4 -mavx512vnni": "avx512f avx512bw avx512cd avx512dq avx512vl avx512_vnni",
     "x86-64-v3": "avx2 fma bmi1 bmi2 f16c movbe abm",
 }  # fmt: skip
-"""Compiler's name of each kind of processor with prebuilt kernels, the best first, and the flags and
-the vendor of /proc/cpuinfo that it needs."""
+"""Compiler's name of each kind of processor with prebuilt kernels, the best first, and what of the
+flags and the vendor in /proc/cpuinfo it needs."""
 
 Compiled = Callable[[int, int], None]
 """Called with the number of compiled source files, and of all."""
@@ -204,7 +204,7 @@ def _fingerprint(compiler: Compiler, openmp: str, processor: str) -> str:
 
 def _processor_flags() -> str:
     """What the processor can do, and its vendor: a home folder may be that of several machines."""
-    found = {}
+    found: dict[str, str] = {}
     for line in Path("/proc/cpuinfo").read_text().splitlines():
         name, _, value = line.partition(":")
         found.setdefault(name.strip(), value.strip())

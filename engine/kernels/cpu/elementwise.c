@@ -44,14 +44,34 @@ INLINE void norm_row(const void *x, int64_t from, const void *weight, void *y, i
     }
 }
 
-/* y [rows, width] = x / sqrt(mean(x^2) + eps) * (offset + weight [width]). Here and below
- * everything is of one number format, BF16 or F16. */
-void native_rms_norm(const void *x, const void *weight, void *y, int64_t rows, int64_t width,
-                     float eps, float offset, int32_t type, int32_t threads) {
+INLINE void add_row(const void *x, const void *residual, void *total, int64_t from, int64_t width,
+                    const int type) {
+    float part[PART], other[PART];
+    for (int64_t k = 0; k < width; k += PART) {
+        const int64_t count = least(PART, width - k);
+        read_floats(part, x, from + k, count, type);
+        read_floats(other, residual, from + k, count, type);
+        for (int64_t i = 0; i < count; i++) part[i] += other[i];
+        write_floats(total, from + k, part, count, type);
+    }
+}
+
+/* y [rows, width] = x / sqrt(mean(x^2) + eps) * (offset + weight [width]); with a residual, of total
+ * = x + residual in place of x. Here and below everything is of one number format, BF16 or F16. */
+void native_rms_norm(const void *x, const void *residual, void *total, const void *weight, void *y,
+                     int64_t rows, int64_t width, float eps, float offset, int32_t type,
+                     int32_t threads) {
+    const void *of = residual ? total : x;
 #pragma omp parallel for schedule(static) num_threads(threads) if (rows * width > ALONE)
     for (int64_t row = 0; row < rows; row++) {
-        if (type == BF16) norm_row(x, row * width, weight, y, width, eps, offset, BF16);
-        else norm_row(x, row * width, weight, y, width, eps, offset, F16);
+        const int64_t from = row * width;
+        if (type == BF16) {
+            if (residual) add_row(x, residual, total, from, width, BF16);
+            norm_row(of, from, weight, y, width, eps, offset, BF16);
+        } else {
+            if (residual) add_row(x, residual, total, from, width, F16);
+            norm_row(of, from, weight, y, width, eps, offset, F16);
+        }
     }
 }
 

@@ -25,11 +25,26 @@ class HeadNorms(NamedTuple):
 
 
 def rms_norm(native: Library, x: Tensor, weight: Tensor, eps: float, offset: float) -> Tensor:
-    x, width = x.contiguous(), x.shape[-1]
-    result = torch.empty_like(x)
+    x = x.contiguous()
+    return _normed(native, x, (None, None), weight, eps, offset)
+
+
+def add_rms_norm(
+    native: Library, x: Tensor, residual: Tensor, weight: Tensor, eps: float, offset: float
+) -> tuple[Tensor, Tensor]:
+    x, residual, total = x.contiguous(), residual.contiguous(), torch.empty_like(x)
+    added = residual.data_ptr(), total.data_ptr()
+    return _normed(native, x, added, weight, eps, offset), total
+
+
+def _normed(
+    native: Library, x: Tensor, added: tuple[int | None, int | None], weight: Tensor, eps: float,
+    offset: float,
+) -> Tensor:  # fmt: skip
+    result, width = torch.empty_like(x), x.shape[-1]
     native.rms_norm(
-        x.data_ptr(), weight.data_ptr(), result.data_ptr(), x.numel() // width, width, eps, offset,
-        TYPES[x.dtype], workspace().threads,
+        x.data_ptr(), *added, weight.data_ptr(), result.data_ptr(), x.numel() // width, width, eps,
+        offset, TYPES[x.dtype], workspace().threads,
     )  # fmt: skip
     return result
 

@@ -63,7 +63,7 @@ _TYPES: dict[str, Any] = {
 _FUNCTIONS = {
     "integer_product": "pppnipi", "dequantized_product": "pppnipi",
     "plain_product": "pnnnpppnipi", "tiled_product": "pnnnpppnpi",
-    "tiled_codes_product": "pppnpi", "rms_norm": "pppnnffii",
+    "tiled_codes_product": "pppnpi", "rms_norm": "pppppnnffii",
     "rotate_heads": "pnnppnppnffpnnnii", "silu_and_mul": "ppnnii",
     "attention": "pppnnnnffpnpiipni", "prompt_attention": "pppnnnnffpnpipi",
     "cache_write": "ppnpnnpnnii", "barrier": "pnnnn",

@@ -61,6 +61,10 @@ def test_a_norm_is_exact_but_for_rounding_in_any_company(
     assert torch.equal(ops.rms_norm(x[rows // 2], weight, EPS, offset), found[rows // 2])
     apart = torch.cat((x, x), dim=-1)[:, width:]  # rows that do not follow each other
     assert torch.equal(ops.rms_norm(apart, weight, EPS, offset), found)
+    residual = numbers(rows, width, dtype=dtype)
+    summed, total = ops.add_rms_norm(apart, residual, weight, EPS, offset)
+    assert torch.equal(total, residual + x)
+    assert torch.equal(summed, ops.rms_norm(total, weight, EPS, offset))
 
 
 @needs_compiler

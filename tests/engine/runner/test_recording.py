@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import ctypes
 import itertools
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -25,6 +26,7 @@ from tests.tiers import first_fast
 
 MakeEngine = Callable[..., LLMEngine]
 
+SIZES = (40, 33, 35, 45, 50, 60, *[5] * 6, 20, 21, 22, 25, 30, 30)
 PROMPTS = [[3, 1, 4, 1, 5], [9, 2, 6], [5, 3, 5, 8, 9, 7, 9]]
 
 
@@ -52,7 +54,7 @@ def driven(engine: LLMEngine) -> dict[int, list[tuple[Any, ...]]]:
             step()
     while engine.has_unfinished:
         step()
-    for first, size in enumerate((40, 33, 35, 45, 50, 60, *[5] * 6, 20, 21, 22, 25, 30, 30)):
+    for first, size in enumerate(SIZES):
         add([(first + place) % 60 for place in range(size)], 2)
         while engine.has_unfinished:
             step()
@@ -91,7 +93,8 @@ def test_replayed_steps_are_bit_by_bit_what_launched_ones_are(
     prompts = {size for size, is_decode in replays if not is_decode}
     assert {size for size, is_decode in replays if is_decode} == {1, 2, 3}
     dtype = torch.bfloat16 if "dtype" in settings else torch.float32
-    assert prompts == ({64, 32, 5, 3} if filled_size(33, dtype) == 64 else {5, 3})
+    often = Counter(filled_size(size, dtype) for size in SIZES)
+    assert prompts == {3, *(size for size, times in often.items() if times > 5)}
 
 
 @pytest.mark.parametrize("kind", first_fast(1, ["gemma2", "phi3", "gpt2"]))
