@@ -138,8 +138,7 @@ class CPUAttention:
             if can_attend(keys, values) and (native := library()):
                 self._compiled[layer] = NativeCache(native, keys, values)
         # of this step, the requests with few tokens, and those that compiled code computes in tiles
-        self._few: NativeStep | None = None
-        self._many: NativeStep | None = None
+        self._few, self._many = NativeStep(), NativeStep()
         self._has_tiles = in_tiles
         self._batch: Batch | None = None
         # by window, chunk, and whether without the requests of few tokens
@@ -161,8 +160,8 @@ class CPUAttention:
             count = batch.num_requests - batch.num_padding
             few = [i for i in range(count) if batch.query_len(i) < self._few_tokens]
             many = [i for i in range(count) if batch.query_len(i) >= self._few_tokens]
-            self._few = _native_step(batch, few)
-            self._many = _native_step(batch, many) if self._has_tiles else None
+            self._few.begin(*_columns(batch, few))
+            self._many.begin(*_columns(batch, many if self._has_tiles else []))
 
     def _layout(self, batch: Batch, options: AttentionOptions, layer: int) -> Layout:
         key = options.window, options.chunk, layer in self._compiled
@@ -234,6 +233,18 @@ class CPUAttention:
         assert self._batch is not None, "begin_step comes first"
         return self._batch
 
+    def is_repeatable(self, layer: int) -> bool:
+        """Whether this step's attention is, for `layer`, compiled calls that compute later steps of
+        as many decoding requests too: `begin_step` tells them all that differs."""
+        batch = self._step
+        is_whole = self._few.num_requests == batch.num_requests and batch.is_decode
+        return layer in self._compiled and is_whole
+
+    def scratch_bytes(self) -> int:
+        """Of those calls, in this step."""
+        native = library()
+        return self._few.most_scratch_bytes(native) if native is not None else 0
+
     def write(self, layer: int, k: Tensor, v: Tensor) -> None:
         """Store k[T, Hkv, Dk] and v[T, Hkv, Dv] at the step's slots."""
         batch, num_kv_heads, slots = self._step, k.shape[1], self._step.slot_mapping
@@ -261,9 +272,9 @@ class CPUAttention:
         if batch.num_padding:
             output[-batch.num_padding :] = 0
         compiled = self._compiled.get(layer)
-        if compiled is not None and self._few is not None:
+        if compiled is not None and self._few.num_requests:
             compiled.attend(self._few, q, output, *options)
-        if compiled is not None and self._many is not None:
+        if compiled is not None and self._many.num_requests:
             compiled.attend(self._many, q, output, *options, in_tiles=True)
         if compiled is not None and self._has_tiles:
             return output
@@ -316,11 +327,9 @@ class CPUAttention:
         output[bucket.rows] = result.reshape(size, -1, result.shape[-1]).to(output.dtype)
 
 
-def _native_step(batch: Batch, requests: list[int]) -> NativeStep | None:
-    """The arguments of compiled code for some of the requests; None for none."""
-    if not requests:
-        return None
-    return NativeStep(
+def _columns(batch: Batch, requests: list[int]) -> tuple[list[Any], ...]:
+    """The arguments of compiled code for some of the requests."""
+    return (
         [batch.query_start_loc[i] for i in requests],
         [batch.query_len(i) for i in requests],
         [batch.seq_lens[i] for i in requests],

@@ -1,6 +1,6 @@
 """Listens to what a step computes: calls of compiled code, torch operations that write memory, and
-attention, which is called anew because it depends on lengths. Views and allocations are not
-repeated; the memory that they gave is kept.
+attention, which is called anew where it depends on lengths by more than what compiled code is told
+of a step. Views and allocations are not repeated; the memory that they gave is kept.
 
 What a step computes must not depend on numbers that Python reads from tensors. torch tells of most
 such reads; experts that are chosen in Python are read unseen.
@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from engine.attention.cpu import CPUAttention
 from engine.attention.interface import AttentionBackend, AttentionOptions, active, before_layer
 from engine.kernels.cpu.library import listen
 from engine.kernels.cpu.workspace import Workspace, use
@@ -162,7 +163,8 @@ def _several(result: Any) -> Any:
 
 
 class _Attention:
-    """The backend, whose calls a recorder notes as they are."""
+    """The backend: a recorder notes the compiled calls that it makes, or its own where those would
+    not serve other steps."""
 
     def __init__(self, backend: AttentionBackend, recorder: Recorder) -> None:
         self._backend, self._recorder = backend, recorder
@@ -175,15 +177,18 @@ class _Attention:
     def attend(self, layer: int, q: Tensor, options: AttentionOptions) -> Tensor:
         return self._noted(self._backend.attend, layer, q, options)
 
-    def _noted(self, compute: Callable[..., Tensor], *args: Any) -> Tensor:
+    def _noted(self, compute: Callable[..., Tensor], layer: int, *args: Any) -> Tensor:
         recorder = self._recorder
+        if isinstance(self._backend, CPUAttention) and self._backend.is_repeatable(layer):
+            recorder.calls.append((before_layer, (), {}))
+            return compute(layer, *args)
         with recorder.paused():
-            result = recorder.keep(compute(*args))
+            result = recorder.keep(compute(layer, *args))
             given, to = recorder.held((args, result))
 
         def again() -> None:
             before_layer()
-            to.copy_(compute(*given))
+            to.copy_(compute(layer, *given))
 
         recorder.calls.append((again, (), {}))
         return result
@@ -193,7 +198,7 @@ def record(
     compute: Callable[[], Tensor], backend: AttentionBackend, workspace: Workspace
 ) -> tuple[Tensor, list[Call], list[Tensor]]:
     """The result of `compute`, whose attention is that of `backend`; calls that compute it again in
-    the same place once `workspace` is prepared, and the memory that they use. Raises
+    the same place once `workspace` is prepared for the step, and the memory that they use. Raises
     UnrecordableError."""
     recorder = Recorder()
     attention = active(_Attention(backend, recorder))

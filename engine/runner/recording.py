@@ -21,6 +21,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
+from engine.attention.cpu import CPUAttention
 from engine.attention.interface import AttentionBackend
 from engine.batch.batch import Batch, pad
 from engine.batch.transfer import CPU, Staging, capacity_for
@@ -48,7 +49,7 @@ many lengths never come again."""
 
 _TILE = 32  # rows that are multiplied together: tiled.c
 
-_Key = tuple[int, int]  # tokens, sampled rows
+_Key = tuple[int, int, bool]  # tokens, sampled rows, and whether they decode
 
 
 class Recording:
@@ -74,7 +75,10 @@ class Recording:
     def replay(self, batch: Batch) -> Tensor:
         """Logits [R, vocab], until the next call."""
         self._backend.begin_step(self._staging.copy(batch))
-        self._workspace.prepare()
+        backend = self._backend
+        self._workspace.prepare(
+            backend.scratch_bytes() if isinstance(backend, CPUAttention) else 0
+        )
         for function, args, kwargs in self._calls:
             function(*args, **kwargs)
         return self.logits
@@ -94,7 +98,7 @@ def filled_size(num_tokens: int, dtype: torch.dtype) -> int:
 
 class StepRecordings:
     """The recordings of one model, which computes in `dtype`, over one cache: by number of tokens
-    and of sampled rows, for any thread count."""
+    and of sampled rows, and whether they decode; for any thread count."""
 
     def __init__(
         self, compute: Callable[[Batch], Tensor], backend: AttentionBackend, dtype: torch.dtype
@@ -118,7 +122,7 @@ class StepRecordings:
         if not batch.is_decode:
             size = filled_size(batch.num_tokens, self._dtype)
             batch = batch if size == batch.num_tokens else pad(batch, size)
-        key = batch.num_tokens, len(batch.logits_indices)
+        key = batch.num_tokens, len(batch.logits_indices), batch.is_decode
         if (found := self._recordings.pop(key, None)) is not None:
             self._recordings[key] = found
             return found.replay(batch)

@@ -290,8 +290,10 @@ class StepProfiler:
             self._batch, self._seen = batch, {}
             begin(batch)
 
-        vars(backend)["begin_step"] = begin_step
-        stack.callback(vars(backend).pop, "begin_step")
+        mine = {"begin_step": begin_step, "is_repeatable": lambda layer: False}
+        vars(backend).update(mine)  # attention is called anew in every step: its work differs
+        for name in mine:
+            stack.callback(vars(backend).pop, name)
 
     # -- work that depends on lengths -------------------------------------------------------
 

@@ -12,6 +12,7 @@
 #include "job.h"
 
 #define BLOCK 32 /* rows of queries that one thread takes */
+#define ITEMS 4  /* of each thread: with fewer some threads wait for others */
 
 /* Rows of one request and one KV head, up to BLOCK of them: row r is token r / group of the
  * request. */
@@ -163,19 +164,46 @@ static int64_t list_items(const job *j, item *items) {
     return count;
 }
 
+/* How a step is divided: an item for each block of BLOCK rows of a request and KV head, or with
+ * `is_split` for each part of it, where there are few rows for many threads; `rows` of those parts. */
+typedef struct {
+    int32_t is_split;
+    int64_t items, rows; /* at most: windows and chunks have fewer parts */
+} division;
+
+static division divided(const step *s, int64_t kv_heads, int64_t heads, int32_t threads) {
+    const int64_t group = heads / kv_heads;
+    int64_t shares = 0, parts = 0, rows = 0;
+    for (int64_t i = 0; i < s->requests; i++) {
+        const int64_t here = s->queries[i] * group, blocks = (here + BLOCK - 1) / BLOCK;
+        const int64_t of_each = (s->lengths[i] + PART - 1) / PART;
+        shares += blocks, parts += blocks * of_each, rows += here * of_each;
+    }
+    if (shares * kv_heads >= ITEMS * threads || parts == shares)
+        return (division){0, kv_heads * shares, 0};
+    return (division){1, kv_heads * parts, kv_heads * rows};
+}
+
+/* Bytes of scratch of `native_attention`. */
+int64_t native_attention_scratch(const step *step, int64_t kv_heads, int64_t heads,
+                                 int64_t value_dim, int32_t threads) {
+    const division found = divided(step, kv_heads, heads, threads);
+    return found.items * (int64_t)sizeof(item) + 4 * found.rows * (2 + value_dim);
+}
+
 /* q [tokens, heads, key_dim], of whose strides in numbers those of tokens and heads are given; y
- * [tokens, heads, value_dim]. With `is_split` parts of a sequence are for several threads: where
- * there are few rows for many. `scratch`: an item for each block of BLOCK rows of a request and KV
- * head, and if it is split for each part of it; then float32 [2 + value_dim] for each row of each
+ * [tokens, heads, value_dim]. `scratch`: the items; then float32 [2 + value_dim] for each row of each
  * part. */
 void native_attention(const pages *pages, const step *step, const void *q, int64_t token_apart,
                       int64_t head_apart, int64_t heads, int64_t window, float scaling,
                       float softcap, const float *sinks, int64_t chunk, void *y, int32_t type,
-                      int32_t is_split, item *scratch, int64_t most_items, int32_t threads) {
+                      item *scratch, int32_t threads) {
+    const division found = divided(step, pages->kv_heads, heads, threads);
+    const int32_t is_split = found.is_split;
     const job told = {pages, step, q, token_apart, head_apart, heads, window, chunk, scaling,
                       softcap, sinks, y, type, is_split}, *j = &told;
     const int64_t count = list_items(j, scratch);
-    float *all = (float *)(scratch + most_items);
+    float *all = (float *)(scratch + found.items);
     int64_t work = 0;
     for (int64_t i = 0; i < step->requests; i++)
         work += step->queries[i] * heads * step->lengths[i] * pages->keys.width;

@@ -6,7 +6,7 @@ from __future__ import annotations
 import ctypes
 from array import array
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -17,10 +17,7 @@ from engine.kernels.paged_kv import PLAIN, PageTensors
 
 _LANES = 16  # vectors.h
 _WIDEST = 576  # part.h
-_PART, _BLOCK = 512, 32  # keys, and rows of queries: attention.c
-_TILE, _KEYS, _BLOCKS = 32, 128, 16  # prompt.c
-_ITEM_BYTES = 40  # the same
-_ITEMS_A_THREAD = 4  # with fewer some threads wait for others
+_TILE, _BLOCK, _KEYS, _BLOCKS = 32, 32, 128, 16  # prompt.c
 _CODES = {"int8": 3, "fp8": 4}  # part.h
 
 
@@ -53,27 +50,28 @@ class _Step(ctypes.Structure):
     )
 
 
-class _Work(NamedTuple):
-    """The work of a step for one KV head: its items, and scratch rows with and without split parts.
-    """
-
-    shares: int
-    parts: int
-    rows: int
+_Shape = tuple[int, int, int]
 
 
 class NativeStep:
     """The arguments for some requests of a step: request i has tokens first_rows[i] to
     first_rows[i] + queries[i] of the step, the last ones of a sequence of lengths[i], with blocks
-    tables[i]."""
+    tables[i]. Its address stays the same."""
 
-    def __init__(
+    def __init__(self, *columns: Sequence[Any]) -> None:
+        self._arguments = _Step()
+        self.address = ctypes.addressof(self._arguments)
+        self._shapes: set[_Shape] = set()  # of layers that attended
+        self.begin(*columns)
+
+    def begin(
         self,
-        first_rows: Sequence[int],
-        queries: Sequence[int],
-        lengths: Sequence[int],
-        tables: Sequence[Sequence[int]],
+        first_rows: Sequence[int] = (),
+        queries: Sequence[int] = (),
+        lengths: Sequence[int] = (),
+        tables: Sequence[Sequence[int]] = (),
     ) -> None:
+        """Another step."""
         self.num_requests = count = len(lengths)
         self._blocks = array("i")
         starts = []
@@ -82,34 +80,20 @@ class NativeStep:
             self._blocks.extend(table)
         self._numbers = array("q", (*first_rows, *queries, *lengths, *starts))
         numbers, apart = self._numbers.buffer_info()[0], 8 * count
-        self._arguments = _Step(
-            count, *(numbers + n * apart for n in range(4)), self._blocks.buffer_info()[0]
+        to = self._arguments
+        to.requests, to.tables = count, self._blocks.buffer_info()[0]
+        to.first_rows, to.queries, to.lengths, to.table_starts = (
+            numbers + n * apart for n in range(4)
         )
-        self.address = ctypes.addressof(self._arguments)
-        parts = [-(-length // _PART) for length in lengths]
-        self._shapes = tuple(zip(queries, parts, strict=True))
-        self._work: dict[int, _Work] = {}
-        self._lengths = tuple(zip(queries, lengths, strict=True))
 
-    def work(self, group: int) -> _Work:
-        """With so many query heads to a KV head."""
-        if group not in self._work:
-            blocks = [(-(-n * group // _BLOCK), n * group, parts) for n, parts in self._shapes]
-            self._work[group] = _Work(
-                sum(count for count, _, _ in blocks),
-                sum(count * parts for count, _, parts in blocks),
-                sum(rows * parts for _, rows, parts in blocks),
-            )
-        return self._work[group]
+    def scratch_bytes(self, native: Library, shape: _Shape) -> int:
+        """Of `Library.attention` for a layer of so many KV heads, heads and elements of a value."""
+        self._shapes.add(shape)
+        return native.attention_scratch(self.address, *shape, torch.get_num_threads())
 
-    def num_keys(self, window: int | None, chunk: int | None) -> int:
-        """Keys that the step's tokens see, in tiles: prompt.c arranges them for a KV head."""
-        total = 0
-        for queries, length in self._lengths:
-            first = length - queries
-            seen = first // chunk * chunk if chunk else max(0, first + 1 - window) if window else 0
-            total += -(-(length - seen // _KEYS * _KEYS) // _KEYS) * _KEYS
-        return total
+    def most_scratch_bytes(self, native: Library) -> int:
+        """For every layer that attended, in this step or before."""
+        return max((self.scratch_bytes(native, shape) for shape in [*self._shapes]), default=0)
 
 
 class NativeCache:
@@ -173,17 +157,12 @@ class NativeCache:
                 space.threads,
             )  # fmt: skip
             return
-        work, kv_heads = step.work(heads // self._kv_heads), self._kv_heads
-        threads = torch.get_num_threads()
-        is_split = work.shares * kv_heads < _ITEMS_A_THREAD * threads and work.parts > work.shares
-        items, rows = (work.parts, work.rows) if is_split else (work.shares, 0)
-        size = kv_heads * (_ITEM_BYTES * items + 4 * rows * (2 + self._value_dim))
-        space = workspace(size)
+        shape = self._kv_heads, heads, self._value_dim
+        space = workspace(step.scratch_bytes(self._native, shape))
         self._native.attention(
             self._address, step.address, q.data_ptr(), q.stride(0), q.stride(1), heads,
             window or 0, scaling, softcap or 0.0, None if wide is None else wide.data_ptr(),
-            chunk or 0, output.data_ptr(), TYPES[q.dtype], is_split, space.address,
-            kv_heads * items, space.threads,
+            chunk or 0, output.data_ptr(), TYPES[q.dtype], space.address, space.threads,
         )  # fmt: skip
 
 

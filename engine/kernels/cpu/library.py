@@ -65,10 +65,12 @@ _FUNCTIONS = {
     "plain_product": "pnnnpppnipi", "tiled_product": "pnnnpppnpi",
     "tiled_codes_product": "pppnpi", "rms_norm": "pppppnnffii",
     "rotate_heads": "pnnppnppnffpnnnii", "silu_and_mul": "ppnnii",
-    "attention": "pppnnnnffpnpiipni", "prompt_attention": "pppnnnnffpnpipi",
+    "attention": "pppnnnnffpnpipi", "attention_scratch": "pnnni",
+    "prompt_attention": "pppnnnnffpnpipi",
     "cache_write": "ppnpnnpnnii", "barrier": "pnnnn",
 }  # fmt: skip
 """Each with the types of its arguments."""
+_RESULTS = {"barrier": ctypes.c_int32, "attention_scratch": ctypes.c_int64}
 
 
 class Library:
@@ -85,6 +87,7 @@ class Library:
     attention: Callable[..., None]
     prompt_attention: Callable[..., None]
     cache_write: Callable[..., None]
+    attention_scratch: Callable[..., int]
     barrier: Callable[..., int]
 
     def __init__(self, path: Path, origin: str) -> None:
@@ -98,8 +101,8 @@ class Library:
         for name, arguments in _FUNCTIONS.items():
             function = loaded[f"native_{name}"]
             function.argtypes = [_TYPES[one] for one in arguments]
-            function.restype = ctypes.c_int32 if name == "barrier" else None
-            setattr(self, name, function if name == "barrier" else heard_by_listeners(function))
+            function.restype = result = _RESULTS.get(name)
+            setattr(self, name, function if result else heard_by_listeners(function))
 
     def product(self, weights: Packed, x: Tensor) -> Tensor:
         """x [T, inputs], contiguous, by packed weights: [T, outputs] in x's dtype."""

@@ -250,7 +250,7 @@ def test_blocks_of_another_dtype_are_no_prefix(
 def test_damaged_keys_end_one_request_and_never_reach_another(
     kv_dtype: str, bad: float, make_engine: MakeEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    engine = make_engine(max_num_seqs=4, kv_cache_dtype=kv_dtype)
+    engine = make_engine(max_num_seqs=4, kv_cache_dtype=kv_dtype, enforce_eager=True)
     good, other = tiny_models.make_prompts((20, 21))
     wanted = engine.generate([good], GREEDY)[0].token_ids
     backend = engine._host.runner.backend

@@ -16,6 +16,7 @@ from engine import LLMEngine, SamplingParams
 from engine.errors import InferdeckError
 from engine.hardware.peaks import Peaks
 from engine.kernels.cpu.check import library
+from engine.kernels.ops import fuses_residual
 from engine.models.layers import attention, norm, packing
 from engine.snapshot.profile import DECODE, PREFILL, Operation, StepsProfile
 from engine.telemetry import profiler as profiling
@@ -72,7 +73,9 @@ def test_bytes_and_operations_of_known_shapes_are_exact(
     gated = PROMPT * INNER
     expected["activation"] = (LAYERS, LAYERS * 3 * gated * F32, LAYERS * 5 * gated)
     count, normed = 2 * LAYERS + 1, PROMPT * HIDDEN
-    expected["norm"] = (count, count * F32 * (2 * normed + HIDDEN), count * 4 * normed)
+    added = normed * LAYERS * fuses_residual("cpu")  # with a residual that is read and written
+    nbytes = F32 * (count * (2 * normed + HIDDEN) + 2 * added)
+    expected["norm"] = (count, nbytes, count * 4 * normed + added)
     own = of(prefill)
     seen = {name: (one.calls, one.bytes, one.operations) for name, one in own.items()}
     assert {name: seen[name] for name in expected} == expected
