@@ -147,8 +147,8 @@ def main() -> int:
     rates, flags = measure_rates(num_threads), machine_flags()
     print(
         f"{num_threads} threads, {' '.join(name for name, has in flags.items() if has)}\n"
-        f"memory {rates.read / 1e9:.1f} GB/s, products {rates.bf16 / 1e12:.2f} TFLOP/s in bfloat16 "
-        f"and {rates.int8 / 1e12:.2f} TOP/s in int8\n"
+        f"memory {rates.read / 1e9:.1f} GB/s, products {rates.floats / 1e12:.2f} TFLOP/s in "
+        f"floating point and {rates.int8 / 1e12:.2f} TOP/s in int8\n"
     )
     report = {"benchmark": "peers", **context(), "flags": flags, "rates": asdict(rates),
               "num_threads": num_threads, "rounds": args.rounds, "quick": args.quick,
