@@ -32,7 +32,7 @@ _COMPILED = (NATIVE, TILES)
 
 _IN_DOUBT = 8
 """Tokens. Below, code compiled here reads the pages once and is the fastest whatever the format;
-from here on products of 16 bits gain more than gathering the pages costs, where a processor has
+from here on tiles gain more than arranging the pages costs, where a processor has
 them (4 to 10 tokens with 2 or 4 query heads to a KV head)."""
 
 _OPERATION = "attention"

@@ -4,8 +4,8 @@ mask over the batch.
 
 Requests that compute one token (decode) are batched in buckets of similar length. Longer queries
 (prefill, chunks) run sequence by sequence in blocks of rows; a block reads only the keys that it
-can see. Compiled code, where available, handles the requests with few tokens, and with fast
-products of bfloat16 those with many; torch does the rest.
+can see. Compiled code, where available, handles the requests with few tokens, and those with
+many where its tiles are faster; torch does the rest.
 """
 
 from __future__ import annotations
@@ -106,8 +106,7 @@ class CPUAttention:
     compute_dtype: dtype of matmuls; float32 where the machine has no fast 16-bit arithmetic.
     prompt_dtype: the same for requests with many tokens in a step (None: compute_dtype). kv_dtype:
     storage dtype of keys and values. few_tokens: compiled code attends for requests that compute
-    fewer tokens than this in a step (`engine.attention.choices`); in_tiles: for the others too, in
-    bfloat16.
+    fewer tokens than this in a step (`engine.attention.choices`); in_tiles: for the others too.
     """
 
     def __init__(
@@ -234,8 +233,8 @@ class CPUAttention:
         return self._batch
 
     def is_repeatable(self, layer: int) -> bool:
-        """Whether this step's attention is, for `layer`, compiled calls that compute later steps of
-        as many decoding requests too: `begin_step` tells them all that differs."""
+        """Whether `layer`'s attention in this step consists of compiled calls that can be repeated
+        for any later step with as many decoding requests, once `begin_step` was called for it."""
         batch = self._step
         is_whole = self._few.num_requests == batch.num_requests and batch.is_decode
         return layer in self._compiled and is_whole

@@ -7,7 +7,7 @@ transposed   W @ x^T
 upcast       16-bit weights, converted tile by tile and multiplied in float32
 upcast_wide  the same for many rows
 native       16-bit weights by compiled code (`plain.c`)
-tiles        bfloat16 weights by compiled code (`tiled.c`), with AVX-512 and for several rows
+tiles        bfloat16 weights by compiled code (`tiled.c`), for several rows
 
 Blocked weights: oneDNN reads a weight in small blocks, once and sequentially, where a plain one is
 row-major. On an Intel CPU with AVX-512 BF16, 3072 x 1024 in bfloat16, one row takes 0.30 ms instead

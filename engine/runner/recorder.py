@@ -1,6 +1,6 @@
 """Listens to what a step computes: calls of compiled code, torch operations that write memory, and
-attention, which is called anew where it depends on lengths by more than what compiled code is told
-of a step. Views and allocations are not repeated; the memory that they gave is kept.
+attention, which is called anew unless compiled code is told all that differs between steps. Views
+and allocations are not repeated; the memory that they gave is kept.
 
 What a step computes must not depend on numbers that Python reads from tensors. torch tells of most
 such reads; experts that are chosen in Python are read unseen.

@@ -39,8 +39,8 @@ MOST_TOKENS = 128
 """Of one request in a recorded step."""
 
 MOST_BYTES = 64 * 2**20
-"""Of all recordings of a model; the one that was used least recently goes first. A step that needs
-more is not recorded."""
+"""Of all recordings of a model, without their workspace; the one that was used least recently goes
+first. A step that needs more is not recorded."""
 
 _LAUNCHED = 4
 """Prompts of a length before one is recorded. Listening takes about as long as five replays save
@@ -93,7 +93,7 @@ def filled_size(num_tokens: int, dtype: torch.dtype) -> int:
     if not has_tiles or num_tokens <= _TILE // 2 or (num_tokens < MANY_ROWS <= size):
         return num_tokens
     used = {choose_linear(dtype, "cpu", rows) for rows in (num_tokens, size)}
-    return size if len(used) == 1 else num_tokens
+    return size if used in ({"tiles"}, {"native"}) else num_tokens
 
 
 class StepRecordings:

@@ -201,12 +201,14 @@ class StepProfiler:
             self._range.__enter__()
             self._since = time.perf_counter()
 
-    def _end_now(self, name: str, kernel: str, work: Work) -> None:
+    def _end_now(self, name: str, kernel: str, work: Work | Callable[[], Work]) -> None:
+        """work: or what tells it for this step, where its lengths count."""
         self._depth -= 1
         if self._depth == 0:
             seconds = time.perf_counter() - self._since
             self._range.__exit__(None, None, None)
-            self._step[self._kind, name, kernel].values += (1, seconds, *work)
+            done = work() if callable(work) else work
+            self._step[self._kind, name, kernel].values += (1, seconds, *done)
 
     def _failed(self) -> None:
         self._depth -= 1
@@ -220,7 +222,7 @@ class StepProfiler:
         stack: ExitStack,
         owner: Any,
         attribute: str,
-        work: Callable[..., tuple[str, Work]],
+        work: Callable[..., tuple[str, Work | Callable[[], Work]]],
         name: str,
     ) -> None:
         """Replace owner.attribute until the stack is closed. work(result, *args): kernel and work
@@ -290,10 +292,8 @@ class StepProfiler:
             self._batch, self._seen = batch, {}
             begin(batch)
 
-        mine = {"begin_step": begin_step, "is_repeatable": lambda layer: False}
-        vars(backend).update(mine)  # attention is called anew in every step: its work differs
-        for name in mine:
-            stack.callback(vars(backend).pop, name)
+        vars(backend)["begin_step"] = begin_step
+        stack.callback(vars(backend).pop, "begin_step")
 
     # -- work that depends on lengths -------------------------------------------------------
 
@@ -304,15 +304,19 @@ class StepProfiler:
 
         return work
 
-    def _attended(self, backend: Any) -> Callable[..., tuple[str, Work]]:
+    def _attended(self, backend: Any) -> Callable[..., tuple[str, Callable[[], Work]]]:
         def work(
             result: Tensor, layer: int, q: Tensor, options: AttentionOptions
-        ) -> tuple[str, Work]:
-            cache = backend.caches[layer]
-            keys, pairs = self._visible(options.window, options.chunk)
-            stored = keys * bytes_per_token(cache, backend.block_size)
-            each = 2 * q.shape[1] * (q.shape[2] + result.shape[2])
-            return "", Work(q.nbytes + result.nbytes + stored, pairs * each)
+        ) -> tuple[str, Callable[[], Work]]:
+            token_bytes = bytes_per_token(backend.caches[layer], backend.block_size)
+            nbytes, each = q.nbytes + result.nbytes, 2 * q.shape[1] * (q.shape[2] + result.shape[2])
+            visible = options.window, options.chunk
+
+            def in_this_step() -> Work:
+                keys, pairs = self._visible(*visible)
+                return Work(nbytes + keys * token_bytes, pairs * each)
+
+            return "", in_this_step
 
         return work
 

@@ -4,12 +4,14 @@
     compiling.py      runs the compilers, and ends them with what they started
     library_cache.py  the compiled files, checked before they are loaded
     library.py        the compiled functions
+    workspace.py      the memory that they compute in, and their thread count
     integer.py        4- and 8-bit weights, multiplied as integers (integer.c)
     dequantized.py    float8, NF4, and 4 and 8 bits in groups for float32 models (dequantized.c)
     elementwise.py    norms, rotary embedding, gated activation (elementwise.c)
-    attention.py      attention over KV pages, and writing to them (attention.c)
+    attention.py      attention over KV pages, and writing to them (attention.c, prompt.c)
     check.py          checks all of them once; `library()` for everyone else
 
-plain.c multiplies plain 16-bit weights; barrier.c synchronizes threads within microseconds.
-Without a C compiler, on other processors and other systems torch computes the same.
+plain.c multiplies plain 16-bit weights, tiled.c for many rows; barrier.c synchronizes threads
+within microseconds. Without a C compiler, on other processors and other systems torch computes the
+same.
 """

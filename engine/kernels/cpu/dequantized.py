@@ -15,7 +15,7 @@ from engine.numerics import rounding as e4m3
 from engine.numerics.codes import Codes, FloatCodes, IntCodes, TableCodes
 
 MANY_ROWS = 128
-"""From here on weights are dequantized to bfloat16, where the processor multiplies it."""
+"""From here on weights are dequantized once for all rows, where the processor has tiles."""
 
 _BLOCK = 512  # rows: dequantized.c
 _E4M3, _TABLE, _INT, _ZEROS = 0, 1, 2, 4
@@ -48,7 +48,7 @@ class _Panels(NamedTuple):
 
 class DequantizedWeights(Weights):
     """Weights that are dequantized and multiplied in float32, which is lossless; for MANY_ROWS of
-    bfloat16 in bfloat16 where the processor has products of it (tiled.c)."""
+    bfloat16 in tiles, which with AMX and on AMD are of bfloat16 (tiled.c)."""
 
     def __init__(self, codes: Codes, dtype: torch.dtype, library: Library):
         assert fits(codes, dtype)
@@ -75,7 +75,7 @@ class DequantizedWeights(Weights):
         return result if bias is None else result.add_(bias)
 
     def dequantizing(self, x: Tensor) -> Tensor:
-        """x [T, in] of bfloat16 by weights rounded to bfloat16, in tiles."""
+        """x [T, in] of bfloat16, in tiles."""
         return self._library.tiled_codes(self._arguments, x)
 
     def dense(self) -> Tensor:

@@ -159,8 +159,8 @@ static void panels_of(const packed *w, const activations *x, int64_t rows, int64
 }
 
 /* y [rows, outputs] = x [rows, inputs] @ w^T, both of number format `type`; scratch: of whole tiles
- * of 16 rows, and with 4 bits, from the next line on, of CHUNK_BYTES or four panels of codes of 8 for
- * each thread. */
+ * of 16 rows; for 4 bits followed, from the next cache line on, by CHUNK_BYTES or four panels of 8-bit
+ * codes for each thread. */
 void native_integer_product(const packed *w, const void *x, void *y, int64_t rows, int32_t type,
                     void *scratch, int32_t threads) {
     const int64_t groups = w->inputs / w->group;

@@ -56,7 +56,8 @@ class IntegerWeights(Weights):
             zeros=None if self._zeros is None else self._zeros.data_ptr(),
         )  # fmt: skip
         row_bytes = parts * (shape[1] + APART) + 9 * (shape[1] // group)
-        thread_bytes = max(_CHUNK_BYTES, 4 * LANES * shape[1]) if chunk.bits == 4 else 0
+        is_widened = chunk.bits == 4 and library.instructions.startswith("AVX-512")
+        thread_bytes = max(_CHUNK_BYTES, 4 * LANES * shape[1]) if is_widened else 0
         self._arguments.prepare(library.integer_product, row_bytes, thread_bytes=thread_bytes)
 
     @classmethod

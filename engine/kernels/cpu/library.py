@@ -143,8 +143,8 @@ class Library:
         return result
 
     def tiled_codes(self, weights: Packed, x: Tensor) -> Tensor:
-        """`product` with codes as dequantized.c has them dequantized to bfloat16, for many rows of
-        it, where `has_tiles`: x [T, inputs], a multiple of 32."""
+        """`product` with codes as dequantized.c has them, for many rows of bfloat16, where
+        `has_tiles`: x [T, inputs], a multiple of 32."""
         rows, inputs = x.shape
         result = torch.empty(rows, weights.num_outputs, dtype=x.dtype)
         space = self._tiled_workspace(rows, inputs)

@@ -1,5 +1,5 @@
 /* Attention of many tokens over the pages of a KV cache, in tiles: what attention.c computes, with
- * products of bfloat16, or where vectors multiply it of float32.
+ * products of bfloat16, or of float32 where vectors multiply that faster.
  *
  * A thread takes some blocks of 32 rows of queries of a request and KV head. KEYS keys and values at
  * a time are arranged as tiles want them, keys [keys][key_dim], values transposed, and every block

@@ -1,4 +1,4 @@
-/* Products of many rows in tiles, weights as bfloat16, or where vectors multiply it as float32:
+/* Products of many rows in tiles, in bfloat16, or in float32 where vectors multiply that faster:
  *
  *   y[t, n] = bias[n] + sum over k of w[n, k] * x[t, k]
  *
@@ -13,7 +13,7 @@
 
 #if TILES
 
-#define NEAR (8 * STEP)     /* inputs at a time, of which 32 rows stay in the first cache */
+#define NEAR (FLOATS ? 128 : 512) /* inputs at a time, of which 32 rows stay in the first cache */
 #define DIRECT (AMX ? 128 : 0) /* rows, up to which weights are used where they lie: vectors would
                                    read each line of a wide one from the second cache, 16 times */
 #define WIDEST 512          /* outputs at a time, or as many as ... */

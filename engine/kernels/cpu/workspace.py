@@ -11,7 +11,9 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 LINE = 64
 """Bytes of a cache line: where what tiles are loaded from begins."""
@@ -24,22 +26,23 @@ class Workspace:
 
     def __init__(self) -> None:
         self.threads, self.address = ctypes.c_int32(), ctypes.c_void_p()
-        self._memory: ctypes.Array[ctypes.c_char] | None = None
+        self._memory: NDArray[np.uint8] | None = None
         self.size = 0  # bytes
         self._shared = self._per_thread = 0
 
     def prepare(self, size: int = 0, thread_size: int = 0) -> None:
         """Give the functions as many threads as PyTorch has now, and the largest `size` and
-        `thread_size` bytes for each of them that were ever asked for."""
+        `thread_size` bytes for each of them that were ever asked for. Raises MemoryError, and asks
+        for less the next time."""
         self.threads.value = count = torch.get_num_threads()
-        self._shared = max(self._shared, size)
-        self._per_thread = max(self._per_thread, thread_size)
-        needed = self._shared + count * self._per_thread
+        shared, per_thread = max(self._shared, size), max(self._per_thread, thread_size)
+        needed = shared + count * per_thread
         if needed > self.size:
             # no tensor: a recorder would take it for one of the step's
-            self._memory = ctypes.create_string_buffer(needed + LINE - 1)
-            self.address.value = -(-ctypes.addressof(self._memory) // LINE) * LINE
+            self._memory = np.empty(needed + LINE - 1, np.uint8)
+            self.address.value = -(-self._memory.ctypes.data // LINE) * LINE
             self.size = needed
+        self._shared, self._per_thread = shared, per_thread
 
 
 def workspace(size: int = 0, thread_size: int = 0) -> Workspace:

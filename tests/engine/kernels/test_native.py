@@ -256,13 +256,13 @@ def test_every_processor_computes_the_same(processor: str) -> None:
     ours = library()
     assert ours is not None and difference(made) == ""
     for bits, group in ((4, 32), (8, 64), (8, 256)):
-        codes = random_codes(bits, 83, 256, group, group != 256)
+        codes = random_codes(bits, 147, 256, group, group != 256)
         x = activations(41, 256, torch.bfloat16)
         expected = held(codes, x.dtype).product(x, None)
         assert torch.equal(held(codes, x.dtype, made).product(x, None), expected)
     x = activations(41, 256, torch.bfloat16)
     for kind in sorted(CODED):
-        numbers = CODED[kind](activations(83, 256, torch.float32))
+        numbers = CODED[kind](activations(147, 256, torch.float32))
         expected = DequantizedWeights(numbers, x.dtype, ours).product(x, None)
         assert torch.equal(DequantizedWeights(numbers, x.dtype, made).product(x, None), expected)
     for dtype in FORMATS:

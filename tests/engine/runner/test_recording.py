@@ -7,6 +7,7 @@ import ctypes
 import itertools
 from collections import Counter
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -104,6 +105,32 @@ def test_other_architectures_are_replayed_exactly(
     folder = tiny_models.save(tiny_models.make_model(kind), tmp_path_factory.mktemp(kind))
     expected = driven(make_engine(model=str(folder), enforce_eager=True))
     assert driven(make_engine(model=str(folder))) == expected
+
+
+def test_attention_is_divided_anew_in_each_replay(
+    tmp_path: Path, make_engine: MakeEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Contexts that pass 512 keys are split in parts for several threads, which takes memory."""
+    turns = itertools.cycle((1, 3, 2))
+    monkeypatch.setattr(StepThreads, "_count", lambda *_: next(turns))
+    folder = tiny_models.save(
+        tiny_models.make_model("llama", max_position_embeddings=1200), tmp_path
+    )
+    params = SamplingParams(temperature=0.0, max_tokens=30, ignore_eos=True, logprobs=1)
+    found = []
+    for is_eager in (True, False):
+        engine = make_engine(
+            model=str(folder), enforce_eager=is_eager, num_threads=3, kv_cache_memory_bytes=2**23
+        )
+        sizes = (500, 1010)  # 1,024 is passed too
+        prompts = [[(7 * place) % 60 for place in range(size)] for size in sizes]
+        found.append([
+            (one.token_ids, one.logprobs)
+            for batch in ([prompts[0]], prompts)
+            for one in engine.generate(batch, params)
+        ])  # fmt: skip
+        assert is_eager or len(engine.runner.recordings or ()) >= 2
+    assert found[0] == found[1]
 
 
 class _Backend:
@@ -241,6 +268,15 @@ def test_recorded_calls_have_the_present_thread_count_and_memory_for_it() -> Non
     assert workspace() is not space
 
 
+def test_a_workspace_that_found_no_memory_asks_for_less_again() -> None:
+    space = Workspace()
+    space.prepare(1000)
+    with pytest.raises(MemoryError):
+        space.prepare(1 << 60)
+    space.prepare(2000)
+    assert 2000 <= space.size < 1 << 20 and (space.address.value or 0) % 64 == 0
+
+
 @pytest.mark.parametrize("bits", first_fast(1, ["int4", "int8", "bfloat16"]))
 def test_a_recording_serves_all_thread_counts(
     bits: str, make_engine: MakeEngine, monkeypatch: pytest.MonkeyPatch
@@ -264,7 +300,7 @@ def test_a_recording_serves_all_thread_counts(
 
 
 def test_numbers_that_come_once_are_launched() -> None:
-    """Of requests; a prompt is recorded when four as long came at any time."""
+    """Of requests; a prompt is recorded once four of its length have come, at any time."""
     made = recordings(lambda ids: ids + 1)
     for tokens in ((1,), (1, 2), (1,), (1, 2, 3)):
         assert made.execute(decode(*tokens)) is None and not made.nbytes
