@@ -15,8 +15,8 @@ from engine import LLMEngine, SamplingParams
 from engine.errors import UnsupportedModelError
 from engine.evaluate.head import Head
 from engine.hardware.device_map import DeviceMap
-from engine.models import loader
 from engine.kernels.ops import fuses_residual
+from engine.models import loader
 from engine.models.layers.norm import RESIDUAL_KIND as RESIDUAL
 from engine.models.layers.offload import SplitForward
 from engine.models.placement import place
