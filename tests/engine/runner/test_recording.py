@@ -95,7 +95,7 @@ def test_replayed_steps_are_bit_by_bit_what_launched_ones_are(
     assert {size for size, is_decode in replays if is_decode} == {1, 2, 3}
     dtype = torch.bfloat16 if "dtype" in settings else torch.float32
     often = Counter(filled_size(size, dtype) for size in SIZES)
-    assert prompts == {3, *(size for size, times in often.items() if times > 5)}
+    assert prompts == {3, *(size for size, times in often.items() if times > 3)}
 
 
 @pytest.mark.parametrize("kind", first_fast(1, ["gemma2", "phi3", "gpt2"]))
@@ -300,19 +300,19 @@ def test_a_recording_serves_all_thread_counts(
 
 
 def test_numbers_that_come_once_are_launched() -> None:
-    """Of requests; a prompt is recorded once four of its length have come, at any time."""
+    """Of requests; a prompt is recorded once two of its length have come, at any time."""
     made = recordings(lambda ids: ids + 1)
     for tokens in ((1,), (1, 2), (1,), (1, 2, 3)):
         assert made.execute(decode(*tokens)) is None and not made.nbytes
     assert made.execute(decode(4, 5, 6)) is not None and made.nbytes == 24
-    for tokens in [(1, 2), (1, 2, 3)] * 4:
+    for tokens in [(1, 2), (1, 2, 3)] * 2:
         assert made.execute(prompt(*tokens)) is None
     assert made.execute(prompt(5, 6)) is not None and len(made) == 2
 
 
 def test_what_cannot_be_recorded_of_prompts_leaves_decode_steps_alone() -> None:
     made = recordings(lambda ids: ids + (int(ids.max()) if len(ids) > 1 else 1))
-    for _ in range(5):
+    for _ in range(3):
         assert made.fits(prompt(1, 2)) and made.execute(prompt(1, 2)) is None
     assert made.problem and not made.fits(prompt(1, 2))
     assert logits(made, 4) == [5]
