@@ -277,6 +277,26 @@ def test_damaged_keys_end_one_request_and_never_reach_another(
     assert [o.token_ids for o in engine.generate([good] * 4, GREEDY)] == [wanted] * 4
 
 
+def test_damaged_keys_are_found_in_a_replayed_step(make_engine: MakeEngine) -> None:
+    good, other = tiny_models.make_prompts((20, 21))
+    wanted = make_engine(kv_cache_dtype="int8").generate([good], GREEDY)[0].token_ids
+    engine = make_engine(max_num_seqs=4, kv_cache_dtype="int8")
+    backend, ended = engine._host.runner.backend, []
+    for prompt in (good, other):
+        engine.add_request(prompt, GREEDY)
+    for _ in range(6):
+        assert not any(event.finish_reason for event in engine.step())
+    assert engine.runner.recordings
+    for cache in backend.caches.values():
+        for pages in cache:
+            pages.scales[pages.scales != 0] = float("nan")  # of every token so far
+    while engine.has_unfinished:
+        ended += [event.error for event in engine.step() if event.finish_reason]
+    assert len(ended) == 2 and all(error is not None and "NaN" in error.cause for error in ended)
+    engine.check_integrity()
+    assert [o.token_ids for o in engine.generate([good] * 4, GREEDY)] == [wanted] * 4
+
+
 def test_cleared_blocks_hold_zeros() -> None:
     spec, kv_dtype = LayerSpec(2, 8, 6), parse_kv_dtype("k=int8,v=fp8")
     backend = CPUAttention({0: spec}, 4, 4, torch.float32, kv_dtype=kv_dtype)
