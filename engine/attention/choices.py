@@ -32,8 +32,8 @@ _COMPILED = (NATIVE, TILES)
 
 _IN_DOUBT = 8
 """Tokens. Below, code compiled here reads the pages once and is the fastest whatever the format;
-from here on tiles gain more than arranging the pages costs, where a processor has
-them (4 to 10 tokens with 2 or 4 query heads to a KV head)."""
+from here on tiles gain more than arranging the pages costs, where a processor has them (4 to 10
+tokens with 2 or 4 query heads to a KV head)."""
 
 _OPERATION = "attention"
 _HEADS, _ROWS, _KEYS, _WIDTH = 4, 128, 512, 128  # of a prompt that is measured

@@ -82,6 +82,7 @@ class Recorder(TorchDispatchMode):
 
     def held(self, of: Any) -> Any:
         """Tensors of a recorded call: they count as nothing that the step refers to."""
+        # not PyTorch's tree_map, which took half of the time of a recording
         if isinstance(of, Tensor):
             return of.detach() if _memory_of(of) in self._held else of
         if isinstance(of, tuple | list):
