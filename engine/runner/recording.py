@@ -8,9 +8,9 @@ bfloat16. A recording keeps the calls that compute it (`engine.runner.recorder`)
     2nd step of n requests that decode, 3rd prompt of n tokens   launched, and listened to
     later ones   [ inputs copied ] [ call | attention | ... ] [ logits ]
 
-Prompts have any number of tokens. Where products compute in tiles, they are padded to whole ones
-(`filled_size`), so that a few recordings serve all. A mixture of experts is not recorded: Python
-may choose its experts.
+Prompts have any number of tokens. Where products compute in tiles, or of more rows than there are,
+they are padded (`filled_size`), so that a few recordings serve all. A mixture of experts is not
+recorded: Python may choose its experts.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from engine.kernels.cpu.check import library
 from engine.kernels.cpu.dequantized import MANY_ROWS
 from engine.kernels.cpu.workspace import Workspace
 from engine.kernels.registry import choose_linear
+from engine.kernels.tiled import widened_size
 from engine.runner.recorder import UnrecordableError, record
 from engine.units import bytes_text
 
@@ -85,8 +86,11 @@ class Recording:
 
 
 def filled_size(num_tokens: int, dtype: torch.dtype) -> int:
-    """Tokens of the recording for a prompt of `num_tokens` by a model in `dtype`: as many, or whole
-    tiles of rows where the same code multiplies these, and no result depends on other rows."""
+    """Tokens of the recording for a prompt of `num_tokens` by a model in `dtype`: as many, or
+    whole tiles of rows where the same code multiplies these, and no result depends on other rows;
+    in float32 as many rows as are multiplied in any case."""
+    if choose_linear(dtype, "cpu", num_tokens) == "transposed":
+        return widened_size(num_tokens)
     size = -(-num_tokens // _TILE) * _TILE
     compiled = library()
     has_tiles = compiled is not None and compiled.has_tiles and dtype is torch.bfloat16
