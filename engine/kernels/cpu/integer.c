@@ -17,16 +17,39 @@
  */
 #include "integer_tiles.h"
 
-/* To sums [R][S], the products of a group's codes, which lie `apart` from one panel to the next, and
- * of R rows of x. fetches: prefetch the codes `ahead` bytes further. */
-INLINE void add_products(ints sums[4][4], const uint8_t *codes, int64_t apart, int64_t ahead,
-                         const int8_t *x, int64_t stride, int64_t inputs, const int R,
+#if WIDE_TILES
+#define TILE_ROWS 4
+#define BESIDE 4 /* panels: also of one row enough sums are under way to hide what an addition takes */
+#else
+#define TILE_ROWS 6 /* as many sums as there are registers for */
+#define BESIDE 1
+#endif
+#define NEAREST 256      /* inputs at a time, whose codes stay in the first cache while rows pass by */
+#define ROWS_AT_ONCE 128 /* whose activations stay in the second one while panels pass by */
+#define MOST_TILES 16    /* of rows; of more the products take longer than memory in any case */
+#define WIDENED_ROWS 24  /* from which codes of 4 bits are widened once for all rows */
+
+enum { NOTHING, AHEAD_OF_USE, NEXT }; /* what is fetched beside products */
+
+/* Inputs k to before `end`, of rows from `row` to before `last`, by panels from `panel` on. */
+typedef struct {
+    int64_t row, last, panel, k, end;
+    const uint8_t *codes; /* of these inputs */
+    int64_t apart;        /* from one panel to the next */
+    lines next;           /* fetched meanwhile */
+} piece;
+
+/* To sums [R][S], the products of codes, which lie `apart` from one panel to the next, and of R rows of
+ * x. ahead: bytes from those that are used to those that are fetched. */
+INLINE void add_products(ints sums[TILE_ROWS][BESIDE], const uint8_t *codes, int64_t apart, int64_t ahead,
+                         const int8_t *x, int64_t stride, int64_t inputs, lines *next, const int R,
                          const int S, const int bits, const int fetches) {
     for (int64_t k = 0; k < inputs; k += bits == 4 ? 8 : 4, codes += 64) {
-        bytes first[4], second[4];
+        bytes first[BESIDE], second[BESIDE];
+        if (fetches == NEXT) bring(next);
         UNROLLED(s, S) {
             const uint8_t *from = codes + s * apart;
-            if (fetches) _mm_prefetch((const char *)from + ahead, _MM_HINT_T1);
+            if (fetches == AHEAD_OF_USE) _mm_prefetch((const char *)from + ahead, _MM_HINT_T1);
             first[s] = load_bytes(from);
             if (bits == 4) second[s] = high_nibbles(first[s]), first[s] = low_nibbles(first[s]);
         }
@@ -53,36 +76,40 @@ INLINE int64_t distance(const packed *w, int64_t g, const int S, const int bits)
     return AHEAD + (ends ? (S - 1) * panel_bytes : 0);
 }
 
-/* R rows from `row` on by S panels from `panel` on, whose codes are `all`, of so many bits: out
- * [R][S * 16]. fetches: these rows are the first to read the codes. */
-INLINE void tile(const packed *w, const activations *x, int64_t row, int64_t panel,
-                 const uint8_t *all, float *out, int fetches, const int R, const int S,
-                 const int bits) {
-    const int64_t groups = w->inputs / w->group, panel_bytes = w->inputs * bits / 8 * LANES;
-    floats total[4][4];
+/* A piece's R rows from `row` on, to `held` [R][S][LANES]: their totals. carries: all inputs are of one
+ * group; before the last of them `held` has its sums, to which the next ones are added. */
+INLINE void tile(const packed *w, const activations *x, const piece *p, int64_t row, void *held,
+                 lines *next, const int R, const int S, const int bits, const int carries,
+                 const int fetches) {
+    const int64_t groups = carries ? 1 : w->inputs / w->group;
+    floats total[TILE_ROWS][BESIDE];
     UNROLLED(r, R) UNROLLED(s, S) total[r][s] = no_floats();
     for (int64_t g = 0; g < groups; g++) {
-        const uint8_t *codes = all + g * w->group * bits / 8 * LANES;
-        const int64_t start = row * x->stride + g * w->group;
-        const int64_t ahead = distance(w, g, S, bits);
-        ints sums[4][4];
-        UNROLLED(r, R) UNROLLED(s, S) sums[r][s] = no_ints();
-        const int8_t *high = x->high + start;
-        if (fetches)
-            add_products(sums, codes, panel_bytes, ahead, high, x->stride, w->group, R, S, bits, 1);
-        else add_products(sums, codes, panel_bytes, ahead, high, x->stride, w->group, R, S, bits, 0);
+        const uint8_t *codes = p->codes + g * w->group * bits / 8 * LANES;
+        const int64_t start = row * x->stride + p->k + g * w->group, ahead = distance(w, g, S, bits);
+        const int64_t inputs = carries ? p->end - p->k : w->group;
+        ints sums[TILE_ROWS][BESIDE];
+        UNROLLED(r, R) UNROLLED(s, S)
+            sums[r][s] = carries && p->k ? load_ints((int32_t *)held + (r * S + s) * LANES) : no_ints();
+#define ADD(TO, FROM, FETCHES)                                                                      \
+    add_products(TO, codes, p->apart, ahead, (FROM) + start, x->stride, inputs, next, R, S, bits, FETCHES)
+        ADD(sums, x->high, fetches);
+        if (carries && p->end < w->inputs) {
+            UNROLLED(r, R) UNROLLED(s, S) store_ints((int32_t *)held + (r * S + s) * LANES, sums[r][s]);
+            return;
+        }
         int has_low = 0;
         UNROLLED(r, R) has_low |= x->has_low[g * x->rows + row + r];
         if (has_low) { /* of the other rows there may be anything */
-            ints low[4][4];
+            ints low[TILE_ROWS][BESIDE];
             UNROLLED(r, R) UNROLLED(s, S) low[r][s] = no_ints();
-            add_products(low, codes, panel_bytes, ahead, x->low + start, x->stride, w->group, R, S,
-                         bits, 0);
+            ADD(low, x->low, NOTHING);
             UNROLLED(r, R) if (x->has_low[g * x->rows + row + r])
                 UNROLLED(s, S) sums[r][s] = joined(sums[r][s], low[r][s]);
         }
+#undef ADD
         UNROLLED(s, S) {
-            const int64_t place = ((panel + s) * groups + g) * LANES;
+            const int64_t place = ((p->panel + s) * groups + g) * LANES;
             const floats scales = load_numbers(w->scales, place, w->scale_type);
             const ints zeros = w->zeros ? widened((const uint8_t *)w->zeros + place)
                                         : splat(w->bits == 4 ? 8 : 128);
@@ -94,67 +121,106 @@ INLINE void tile(const packed *w, const activations *x, int64_t row, int64_t pan
             }
         }
     }
-    UNROLLED(r, R) UNROLLED(s, S) store_floats(out + (r * S + s) * LANES, total[r][s]);
+    UNROLLED(r, R) UNROLLED(s, S) store_floats((float *)held + (r * S + s) * LANES, total[r][s]);
 }
 
-INLINE void keep(const packed *w, int64_t row, int64_t panel, const float *found, int R, int S,
-                 void *y, int type) {
-    const int64_t start = panel * LANES, left = w->outputs - start;
-    for (int r = 0; r < R; r++)
-        write_floats(y, (row + r) * w->outputs + start, found + r * S * LANES,
-                     left < S * LANES ? left : S * LANES, type);
-}
-
-#define WIDENED_ROWS 24 /* from which codes of 4 bits are widened once for all rows */
-
-#define TILE(R, S)                                                                  \
-    do {                                                                            \
-        tile(w, x, row, panel, codes, found, row == first && fetches, R, S, bits);  \
-        keep(w, row, panel, found, R, S, y, type);                                  \
-    } while (0)
-
-/* Rows from `row` to `end` by S panels, several rows at a time. */
-INLINE void rows_by_panels(const packed *w, const activations *x, int64_t row, int64_t end,
-                           int64_t panel, const uint8_t *codes, int fetches, const int S,
-                           const int bits, void *y, int type) {
-    float found[4 * 4 * LANES];
-    const int64_t first = row;
-#if WIDE_TILES
-    for (; row + 4 <= end; row += 4) TILE(4, S);
-#endif
-    for (; row + 2 <= end; row += 2) TILE(2, S);
-    for (; row < end; row++) TILE(1, S);
-}
-
-/* Panels from `panel` to `last`. Four at once, that a single row has enough sums under way to hide
- * what an addition takes. near: for codes of 4 bits that many rows use. */
-INLINE void panels(const packed *w, const activations *x, int64_t row, int64_t end, int64_t panel,
-                   int64_t last, const int bits, uint8_t *near, void *y, int type) {
-    const int64_t panel_bytes = w->inputs * bits / 8 * LANES;
-#if WIDE_TILES
-    for (; panel + 4 <= last; panel += 4) {
-        const uint8_t *codes = w->codes + panel * panel_bytes;
-        if (bits == 4 && end - row >= WIDENED_ROWS) {
-            UNROLLED(n, 4) widen_codes(w, panel + n, near + n * w->inputs * LANES, 0);
-            rows_by_panels(w, x, row, end, panel, near, 0, 4, 8, y, type);
-        } else {
-            rows_by_panels(w, x, row, end, panel, codes, 1, 4, bits, y, type);
-        }
+/* A piece, several rows at a time. held [rows][S][LANES]. fetches: for the first ones; the others fetch
+ * what is left of `next`. */
+INLINE void rows_of(const packed *w, const activations *x, const piece *p, float *held, int fetches,
+                    const int S, const int bits, const int carries) {
+    lines next = p->next;
+    int64_t row = p->row;
+#define TILE(R, FETCHES) \
+    tile(w, x, p, row, held + (row - p->row) * S * LANES, &next, R, S, bits, carries, FETCHES)
+#define TILES_OF(R)                                                \
+    for (; row + (R) <= p->last; row += (R), fetches = NEXT) {     \
+        if (fetches == AHEAD_OF_USE) TILE(R, AHEAD_OF_USE);        \
+        else if (next.left) TILE(R, NEXT);                         \
+        else TILE(R, NOTHING);                                     \
     }
+#if TILE_ROWS == 6
+    TILES_OF(6)
 #endif
-    for (; panel < last; panel++)
-        rows_by_panels(w, x, row, end, panel, w->codes + panel * panel_bytes, 1, 1, bits, y, type);
+    TILES_OF(4)
+    TILES_OF(2)
+    TILES_OF(1)
 }
 
-#define ROWS_AT_ONCE 128 /* whose activations stay in a core's cache while panels pass by */
+/* Functions of their own: with several in one gcc 12 keeps sums in memory. */
+#define ROWS_OF(NAME, S, BITS, CARRIES)                                                             \
+    static __attribute__((noinline)) void NAME(const packed *w, const activations *x, const piece *p, \
+                                               float *held, int fetches) {                          \
+        rows_of(w, x, p, held, fetches, S, BITS, CARRIES);                                          \
+    }
+ROWS_OF(one_of_4, 1, 4, 0)
+ROWS_OF(one_of_8, 1, 8, 0)
+ROWS_OF(one_of_8_whole, 1, 8, 1)
+ROWS_OF(some_of_4, BESIDE, 4, 0)
+ROWS_OF(some_of_8, BESIDE, 8, 0)
+ROWS_OF(some_of_8_whole, BESIDE, 8, 1)
 
-/* All rows by the panels from `first` to `last`. */
+enum { OF_4, OF_8, OF_8_WHOLE }; /* with one scale for all inputs, and one part of activations */
+typedef void rows_by_panels(const packed *, const activations *, const piece *, float *, int);
+static rows_by_panels *const by_one[] = {one_of_4, one_of_8, one_of_8_whole};
+static rows_by_panels *const by_some[] = {some_of_4, some_of_8, some_of_8_whole};
+
+/* The codes of `count` panels for inputs k to `end`, fetched a few lines with each of the `steps` in
+ * which others are used: memory has all the time that products take. */
+static lines fetched_with(const packed *w, int64_t panel, int64_t count, int64_t k, int64_t end,
+                          int64_t steps) {
+    const int64_t panel_bytes = w->inputs * w->bits / 8 * LANES, start = k * w->bits / 8 * LANES;
+    const int64_t line = (end - k) * w->bits / 8 * LANES / 64, left = count * line;
+    return (lines){w->codes + panel * panel_bytes + start, left, line, 0, panel_bytes - 64 * line,
+                   (left + steps - 1) / steps};
+}
+
+/* Rows from `row` to before `end` by the panels from `panel` to before `last`, `count` at once; returns
+ * the first one that is left. near: for codes of 4 bits that many rows use. */
+static int64_t panels(const packed *w, const activations *x, int64_t row, int64_t end, int64_t panel,
+                      int64_t last, int64_t count, uint8_t *near, void *y, int type) {
+    _Alignas(64) float held[ROWS_AT_ONCE * BESIDE * LANES];
+    const int64_t tiles = (end - row + TILE_ROWS - 1) / TILE_ROWS, start = panel;
+    const int64_t panel_bytes = w->inputs * w->bits / 8 * LANES;
+    rows_by_panels *const *multiply = count == 1 ? by_one : by_some;
+    const int kind = w->bits == 4 ? OF_4 : w->parts == 1 ? OF_8_WHOLE : OF_8;
+    const int is_widened = WIDE_TILES && count > 1 && kind == OF_4 && end - row >= WIDENED_ROWS;
+    const int waits = tiles > 1 && tiles <= MOST_TILES && !is_widened; /* for memory, if it can */
+    const int64_t at_once = waits && kind == OF_8_WHOLE ? least(NEAREST, w->inputs) : w->inputs;
+    for (; panel + count <= last; panel += count) {
+        for (int64_t k = 0; k < w->inputs; k += at_once) {
+            const int64_t until = least(k + at_once, w->inputs);
+            const int64_t steps = tiles * (until - k) * w->bits / 32;
+            const uint8_t *codes = w->codes + panel * panel_bytes + k * w->bits / 8 * LANES;
+            piece p = {row, end, panel, k, until, codes, panel_bytes, {0}};
+            if (waits && until < w->inputs)
+                p.next = fetched_with(w, panel, count, until, least(until + at_once, w->inputs), steps);
+            else if (waits && panel + 2 * count <= last)
+                p.next = fetched_with(w, panel + count, count, 0, at_once, steps);
+#if WIDE_TILES
+            if (is_widened) {
+                for (int64_t n = 0; n < count; n++)
+                    widen_codes(w, panel + n, near + n * w->inputs * LANES, 0);
+                p.codes = near, p.apart = w->inputs * LANES;
+                multiply[OF_8](w, x, &p, held, NOTHING);
+                continue;
+            }
+#endif
+            multiply[kind](w, x, &p, held, waits && (k || panel > start) ? NEXT : AHEAD_OF_USE);
+        }
+        const int64_t output = panel * LANES, left = least(w->outputs - output, count * LANES);
+        for (int64_t r = row; r < end; r++)
+            write_floats(y, r * w->outputs + output, held + (r - row) * count * LANES, left, type);
+    }
+    return panel;
+}
+
+/* All rows by the panels from `first` to before `last`. */
 static void panels_of(const packed *w, const activations *x, int64_t rows, int64_t first,
                       int64_t last, uint8_t *near, void *y, int type) {
     for (int64_t row = 0; row < rows; row += ROWS_AT_ONCE) {
         const int64_t end = least(row + ROWS_AT_ONCE, rows);
-        if (w->bits == 4) panels(w, x, row, end, first, last, 4, near, y, type);
-        else panels(w, x, row, end, first, last, 8, near, y, type);
+        const int64_t left = panels(w, x, row, end, first, last, BESIDE, near, y, type);
+        panels(w, x, row, end, left, last, 1, near, y, type);
     }
 }
 

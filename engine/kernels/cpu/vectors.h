@@ -157,6 +157,8 @@ HALVES(bytes, high_nibbles, (bytes b),
 
 HALVES(ints, splat, (int32_t value), _mm256_set1_epi32(value))
 HALVES(ints, no_ints, (void), _mm256_setzero_si256())
+HALVES(ints, load_ints, (const int32_t *from),
+       _mm256_loadu_si256((const __m256i *)(from + 8 * h)))
 INLINE void store_ints(int32_t *to, ints a) {
     UNROLLED(h, 2) _mm256_storeu_si256((__m256i *)(to + 8 * h), a.half[h]);
 }
