@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from engine.hardware.peaks import Peaks
 from engine.telemetry.step_cost import ModelCost
 from tests.benchmarks.peers.comparison import compare, goals, row
-from tests.benchmarks.peers.floors import floor_ms, of_floor
+from tests.benchmarks.peers.floors import Rates, floor_ms, of_floor
 from tests.benchmarks.peers.peer import CHILDREN, KINDS, OURS, Peer, PeerError
 from tests.benchmarks.peers.work import ITL, OUTPUT, TTFT, WORKS, Steps, Work, figures
 
@@ -141,6 +141,17 @@ def test_an_engine_at_the_floor_reaches_all_of_it(work: Work) -> None:
     assert of_floor(work, work.num_output, floor, found) == pytest.approx(1)
     slower = {key: value / 2 if key == OUTPUT else value * 2 for key, value in found.items()}
     assert of_floor(work, work.num_output, floor, slower) == pytest.approx(0.5)
+
+
+@pytest.mark.parametrize("bits", [16, 8, 4])
+def test_attention_has_the_rate_of_floating_point_numbers(bits: int) -> None:
+    rates = Rates(read=1e15, floats=1e12, int8=4e12, num_threads=2)
+    (work,) = (one for one in WORKS if one.name == "prompt-4096")
+    cost = rates.at_peaks(COST, bits)
+    found = floor_ms(cost, rates.peaks(bits), work, work.num_output)[TTFT]
+    done = COST.work_of(Steps.of(work, work.num_output).prompt)
+    seconds = done.linear / (1e12 if bits == 16 else 4e12) + done.attention / 1e12
+    assert found == pytest.approx(1000 * seconds)
 
 
 class Turns:

@@ -114,7 +114,7 @@ def measure(
     vocab_size = int(shape_config(shape).vocab_size)
     (ours,) = (peer for peer in peers if peer.name == OURS)
     assert ours.cost is not None
-    cost, peaks = ModelCost(**ours.cost), rates.peaks(bits)
+    cost, peaks = rates.at_peaks(ModelCost(**ours.cost), bits), rates.peaks(bits)
     fill_caches(peers, vocab_size, int(kv_cache_gib(shape) * 2**30 / cost.kv_bytes_per_token))
     found: dict[str, Any] = {"engines": {peer.name: peer.engine for peer in peers}, "work": {}}
     reached: list[Goal] = []

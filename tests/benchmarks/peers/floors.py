@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -44,6 +44,12 @@ class Rates:
         """For weights of `bits` bits: low-bit ones are multiplied in what is faster."""
         flops = self.floats if bits == 16 else max(self.floats, self.int8)
         return Peaks(self.read, flops, "bfloat16", self.num_threads, machine_name(), time.time())
+
+    def at_peaks(self, cost: ModelCost, bits: int) -> ModelCost:
+        """`cost` with as many operations of attention as take its time at `peaks`: it multiplies
+        floating-point numbers whatever the weights are."""
+        slower = self.peaks(bits).flops_per_s / self.floats
+        return replace(cost, flops_per_pair=slower * cost.flops_per_pair)
 
 
 def measure_rates(num_threads: int) -> Rates:
