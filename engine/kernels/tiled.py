@@ -105,15 +105,11 @@ def in_stripes(x: Tensor, fill: Fill, outputs: int, bias: Tensor | None) -> Tens
     return result.view(*x.shape[:-1], outputs)
 
 
-def widened_size(count: int) -> int:
-    """Rows that are multiplied in place of `count`: a few more where these are faster."""
-    return max(_LEAST, -(-count // _STEP) * _STEP) if _NARROW <= count <= _WIDE else count
-
-
 def widened(rows: Tensor) -> Tensor:
-    """`rows` with rows of zeros below, up to `widened_size`."""
+    """`rows` with rows of zeros below where a few more rows are faster."""
     count, width = rows.shape
-    if (wanted := widened_size(count)) == count:
+    wanted = max(_LEAST, -(-count // _STEP) * _STEP)
+    if count == wanted or not _NARROW <= count <= _WIDE:
         return rows
     wide = rows.new_zeros(wanted, width)
     wide[:count] = rows

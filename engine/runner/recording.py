@@ -8,9 +8,9 @@ bfloat16. A recording keeps the calls that compute it (`engine.runner.recorder`)
     2nd step of n requests that decode, 3rd prompt of n tokens   launched, and listened to
     later ones   [ inputs copied ] [ call | attention | ... ] [ logits ]
 
-Prompts have any number of tokens. Where products compute in tiles, or of more rows than there are,
-they are padded (`filled_size`), so that a few recordings serve all. A mixture of experts is not
-recorded: Python may choose its experts.
+Prompts have any number of tokens. Where products compute in tiles, they are padded to whole ones
+(`filled_size`), so that a few recordings serve all. A mixture of experts is not recorded: Python
+may choose its experts.
 """
 
 from __future__ import annotations
@@ -29,7 +29,6 @@ from engine.kernels.cpu.check import library
 from engine.kernels.cpu.dequantized import MANY_ROWS
 from engine.kernels.cpu.workspace import Workspace
 from engine.kernels.registry import choose_linear
-from engine.kernels.tiled import widened_size
 from engine.runner.recorder import UnrecordableError, record
 from engine.units import bytes_text
 
@@ -86,11 +85,8 @@ class Recording:
 
 
 def filled_size(num_tokens: int, dtype: torch.dtype) -> int:
-    """Tokens of the recording for a prompt of `num_tokens` by a model in `dtype`: as many, or
-    whole tiles of rows where the same code multiplies these, and no result depends on other rows;
-    in float32 as many rows as are multiplied in any case."""
-    if choose_linear(dtype, "cpu", num_tokens) == "transposed":
-        return widened_size(num_tokens)
+    """Tokens of the recording for a prompt of `num_tokens` by a model in `dtype`: as many, or whole
+    tiles of rows where the same code multiplies these, and no result depends on other rows."""
     size = -(-num_tokens // _TILE) * _TILE
     compiled = library()
     has_tiles = compiled is not None and compiled.has_tiles and dtype is torch.bfloat16
@@ -118,14 +114,18 @@ class StepRecordings:
 
     def fits(self, batch: Batch) -> bool:
         is_alone = batch.is_decode or batch.num_requests == 1
-        return is_alone and batch.num_tokens <= self._most[batch.is_decode]
+        return is_alone and self._size(batch) <= self._most[batch.is_decode]
+
+    def _size(self, batch: Batch) -> int:
+        """Tokens of its recording."""
+        size = batch.num_tokens
+        return size if batch.is_decode else filled_size(size, self._dtype)
 
     @torch.inference_mode()
     def execute(self, batch: Batch) -> Tensor | None:
         """Logits [R, vocab] of a batch that fits; None where it is to be launched."""
-        if not batch.is_decode:
-            size = filled_size(batch.num_tokens, self._dtype)
-            batch = batch if size == batch.num_tokens else pad(batch, size)
+        if (size := self._size(batch)) > batch.num_tokens:
+            batch = pad(batch, size)
         key = batch.num_tokens, len(batch.logits_indices), batch.is_decode
         if (found := self._recordings.pop(key, None)) is not None:
             self._recordings[key] = found

@@ -19,24 +19,24 @@
 
 #if WIDE_TILES
 #define TILE_ROWS 4
-#define BESIDE 4 /* panels: also of one row enough sums are under way to hide what an addition takes */
+#define BESIDE 4 /* panels at once: a single row too has enough sums to hide an addition's latency */
 #else
-#define TILE_ROWS 6 /* as many sums as there are registers for */
+#define TILE_ROWS 6 /* 12 sums in 16 registers */
 #define BESIDE 1
 #endif
-#define NEAREST 256      /* inputs at a time, whose codes stay in the first cache while rows pass by */
-#define ROWS_AT_ONCE 128 /* whose activations stay in the second one while panels pass by */
-#define MOST_TILES 16    /* of rows; of more the products take longer than memory in any case */
+#define NEAREST 256      /* inputs at a time: their codes stay in L1 while all rows are multiplied */
+#define ROWS_AT_ONCE 128 /* their activations stay in L2 while all panels are multiplied */
+#define MOST_TILES 16    /* of rows, up to which memory may be slower than the products */
 #define WIDENED_ROWS 24  /* from which codes of 4 bits are widened once for all rows */
 
-enum { NOTHING, AHEAD_OF_USE, NEXT }; /* what is fetched beside products */
+enum { FETCH_NOTHING, FETCH_AHEAD, FETCH_NEXT }; /* what is prefetched during products */
 
 /* Inputs k to before `end`, of rows from `row` to before `last`, by panels from `panel` on. */
 typedef struct {
     int64_t row, last, panel, k, end;
     const uint8_t *codes; /* of these inputs */
     int64_t apart;        /* from one panel to the next */
-    lines next;           /* fetched meanwhile */
+    lines next;           /* prefetched meanwhile */
 } piece;
 
 /* To sums [R][S], the products of codes, which lie `apart` from one panel to the next, and of R rows of
@@ -46,10 +46,10 @@ INLINE void add_products(ints sums[TILE_ROWS][BESIDE], const uint8_t *codes, int
                          const int S, const int bits, const int fetches) {
     for (int64_t k = 0; k < inputs; k += bits == 4 ? 8 : 4, codes += 64) {
         bytes first[BESIDE], second[BESIDE];
-        if (fetches == NEXT) bring(next);
+        if (fetches == FETCH_NEXT) bring(next);
         UNROLLED(s, S) {
             const uint8_t *from = codes + s * apart;
-            if (fetches == AHEAD_OF_USE) _mm_prefetch((const char *)from + ahead, _MM_HINT_T1);
+            if (fetches == FETCH_AHEAD) _mm_prefetch((const char *)from + ahead, _MM_HINT_T1);
             first[s] = load_bytes(from);
             if (bits == 4) second[s] = high_nibbles(first[s]), first[s] = low_nibbles(first[s]);
         }
@@ -76,8 +76,8 @@ INLINE int64_t distance(const packed *w, int64_t g, const int S, const int bits)
     return AHEAD + (ends ? (S - 1) * panel_bytes : 0);
 }
 
-/* A piece's R rows from `row` on, to `held` [R][S][LANES]: their totals. carries: all inputs are of one
- * group; before the last of them `held` has its sums, to which the next ones are added. */
+/* A piece's R rows from `row` on, to `held` [R][S][LANES]: their totals. carries: all inputs share one
+ * scale and come in pieces; until the last one `held` keeps sums, to which the next one adds. */
 INLINE void tile(const packed *w, const activations *x, const piece *p, int64_t row, void *held,
                  lines *next, const int R, const int S, const int bits, const int carries,
                  const int fetches) {
@@ -103,7 +103,7 @@ INLINE void tile(const packed *w, const activations *x, const piece *p, int64_t 
         if (has_low) { /* of the other rows there may be anything */
             ints low[TILE_ROWS][BESIDE];
             UNROLLED(r, R) UNROLLED(s, S) low[r][s] = no_ints();
-            ADD(low, x->low, NOTHING);
+            ADD(low, x->low, FETCH_NOTHING);
             UNROLLED(r, R) if (x->has_low[g * x->rows + row + r])
                 UNROLLED(s, S) sums[r][s] = joined(sums[r][s], low[r][s]);
         }
@@ -124,8 +124,8 @@ INLINE void tile(const packed *w, const activations *x, const piece *p, int64_t 
     UNROLLED(r, R) UNROLLED(s, S) store_floats((float *)held + (r * S + s) * LANES, total[r][s]);
 }
 
-/* A piece, several rows at a time. held [rows][S][LANES]. fetches: for the first ones; the others fetch
- * what is left of `next`. */
+/* A piece, several rows at a time. held [rows][S][LANES]. fetches: what the first tile prefetches; later
+ * ones prefetch the rest of `next`. */
 INLINE void rows_of(const packed *w, const activations *x, const piece *p, float *held, int fetches,
                     const int S, const int bits, const int carries) {
     lines next = p->next;
@@ -133,10 +133,10 @@ INLINE void rows_of(const packed *w, const activations *x, const piece *p, float
 #define TILE(R, FETCHES) \
     tile(w, x, p, row, held + (row - p->row) * S * LANES, &next, R, S, bits, carries, FETCHES)
 #define TILES_OF(R)                                                \
-    for (; row + (R) <= p->last; row += (R), fetches = NEXT) {     \
-        if (fetches == AHEAD_OF_USE) TILE(R, AHEAD_OF_USE);        \
-        else if (next.left) TILE(R, NEXT);                         \
-        else TILE(R, NOTHING);                                     \
+    for (; row + (R) <= p->last; row += (R), fetches = FETCH_NEXT) {     \
+        if (fetches == FETCH_AHEAD) TILE(R, FETCH_AHEAD);        \
+        else if (next.left) TILE(R, FETCH_NEXT);                         \
+        else TILE(R, FETCH_NOTHING);                                     \
     }
 #if TILE_ROWS == 6
     TILES_OF(6)
@@ -146,7 +146,7 @@ INLINE void rows_of(const packed *w, const activations *x, const piece *p, float
     TILES_OF(1)
 }
 
-/* Functions of their own: with several in one gcc 12 keeps sums in memory. */
+/* Functions of their own: inlined into one, gcc 12 keeps sums in memory. */
 #define ROWS_OF(NAME, S, BITS, CARRIES)                                                             \
     static __attribute__((noinline)) void NAME(const packed *w, const activations *x, const piece *p, \
                                                float *held, int fetches) {                          \
@@ -159,13 +159,13 @@ ROWS_OF(some_of_4, BESIDE, 4, 0)
 ROWS_OF(some_of_8, BESIDE, 8, 0)
 ROWS_OF(some_of_8_whole, BESIDE, 8, 1)
 
-enum { OF_4, OF_8, OF_8_WHOLE }; /* with one scale for all inputs, and one part of activations */
+enum { OF_4, OF_8, OF_8_WHOLE }; /* OF_8_WHOLE: one scale for all inputs, activations of one part */
 typedef void rows_by_panels(const packed *, const activations *, const piece *, float *, int);
 static rows_by_panels *const by_one[] = {one_of_4, one_of_8, one_of_8_whole};
 static rows_by_panels *const by_some[] = {some_of_4, some_of_8, some_of_8_whole};
 
-/* The codes of `count` panels for inputs k to `end`, fetched a few lines with each of the `steps` in
- * which others are used: memory has all the time that products take. */
+/* The codes of `count` panels for inputs k to `end`, prefetched evenly over the `steps` of the products
+ * before: memory has all of their time. */
 static lines fetched_with(const packed *w, int64_t panel, int64_t count, int64_t k, int64_t end,
                           int64_t steps) {
     const int64_t panel_bytes = w->inputs * w->bits / 8 * LANES, start = k * w->bits / 8 * LANES;
@@ -175,7 +175,7 @@ static lines fetched_with(const packed *w, int64_t panel, int64_t count, int64_t
 }
 
 /* Rows from `row` to before `end` by the panels from `panel` to before `last`, `count` at once; returns
- * the first one that is left. near: for codes of 4 bits that many rows use. */
+ * the first one that is not multiplied. near: for codes of 4 bits that many rows use. */
 static int64_t panels(const packed *w, const activations *x, int64_t row, int64_t end, int64_t panel,
                       int64_t last, int64_t count, uint8_t *near, void *y, int type) {
     _Alignas(64) float held[ROWS_AT_ONCE * BESIDE * LANES];
@@ -184,28 +184,29 @@ static int64_t panels(const packed *w, const activations *x, int64_t row, int64_
     rows_by_panels *const *multiply = count == 1 ? by_one : by_some;
     const int kind = w->bits == 4 ? OF_4 : w->parts == 1 ? OF_8_WHOLE : OF_8;
     const int is_widened = WIDE_TILES && count > 1 && kind == OF_4 && end - row >= WIDENED_ROWS;
-    const int waits = tiles > 1 && tiles <= MOST_TILES && !is_widened; /* for memory, if it can */
-    const int64_t at_once = waits && kind == OF_8_WHOLE ? least(NEAREST, w->inputs) : w->inputs;
+    const int has_next = tiles > 1 && tiles <= MOST_TILES && !is_widened;
+    const int64_t pieces = has_next && kind == OF_8_WHOLE ? (w->inputs + NEAREST - 1) / NEAREST : 1;
+    const int64_t at_once = (w->inputs / 4 + pieces - 1) / pieces * 4; /* alike, for an even rate */
     for (; panel + count <= last; panel += count) {
         for (int64_t k = 0; k < w->inputs; k += at_once) {
             const int64_t until = least(k + at_once, w->inputs);
             const int64_t steps = tiles * (until - k) * w->bits / 32;
             const uint8_t *codes = w->codes + panel * panel_bytes + k * w->bits / 8 * LANES;
             piece p = {row, end, panel, k, until, codes, panel_bytes, {0}};
-            if (waits && until < w->inputs)
+            if (has_next && until < w->inputs)
                 p.next = fetched_with(w, panel, count, until, least(until + at_once, w->inputs), steps);
-            else if (waits && panel + 2 * count <= last)
+            else if (has_next && panel + 2 * count <= last)
                 p.next = fetched_with(w, panel + count, count, 0, at_once, steps);
 #if WIDE_TILES
             if (is_widened) {
                 for (int64_t n = 0; n < count; n++)
                     widen_codes(w, panel + n, near + n * w->inputs * LANES, 0);
                 p.codes = near, p.apart = w->inputs * LANES;
-                multiply[OF_8](w, x, &p, held, NOTHING);
+                multiply[OF_8](w, x, &p, held, FETCH_NOTHING);
                 continue;
             }
 #endif
-            multiply[kind](w, x, &p, held, waits && (k || panel > start) ? NEXT : AHEAD_OF_USE);
+            multiply[kind](w, x, &p, held, has_next && (k || panel > start) ? FETCH_NEXT : FETCH_AHEAD);
         }
         const int64_t output = panel * LANES, left = least(w->outputs - output, count * LANES);
         for (int64_t r = row; r < end; r++)

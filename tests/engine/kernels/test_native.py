@@ -77,7 +77,7 @@ def test_groups_are_multiplied_as_they_are(
 @pytest.mark.slow
 @needs_compiler
 @given(outputs=st.integers(1, 150), inputs=st.sampled_from([4, 60, 64, 700]),
-       rows=st.integers(1, 9), dtype=st.sampled_from(list(EPSILON)))  # fmt: skip
+       rows=st.integers(1, 70), dtype=st.sampled_from(list(EPSILON)))  # fmt: skip
 def test_int8_per_output_is_the_same_integers_as_torch_s(
     outputs: int, inputs: int, rows: int, dtype: torch.dtype
 ) -> None:
@@ -255,11 +255,14 @@ def test_every_processor_computes_the_same(processor: str) -> None:
     assert processor == "native" or is_wide == processor.startswith("x86-64-v4")
     ours = library()
     assert ours is not None and difference(made) == ""
-    for bits, group in ((4, 32), (8, 64), (8, 256)):
-        codes = random_codes(bits, 147, 256, group, group != 256)
-        x = activations(41, 256, torch.bfloat16)
+    for bits, group, width in ((4, 32, 256), (8, 64, 256), (8, 256, 256), (8, 700, 700)):
+        codes = random_codes(bits, 147, width, group, group != width)
+        x = activations(41, width, torch.bfloat16)
         expected = held(codes, x.dtype).product(x, None)
-        assert torch.equal(held(codes, x.dtype, made).product(x, None), expected)
+        weights = held(codes, x.dtype, made)
+        assert torch.equal(weights.product(x, None), expected)
+        alone = [weights.product(x[row : row + 1], None) for row in range(len(x))]
+        assert torch.equal(torch.cat(alone), expected)
     x = activations(41, 256, torch.bfloat16)
     for kind in sorted(CODED):
         numbers = CODED[kind](activations(147, 256, torch.float32))

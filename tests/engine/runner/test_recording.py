@@ -20,7 +20,6 @@ from engine.batch.batch import Batch, Span, pack
 from engine.hardware.step_threads import StepThreads
 from engine.kernels.cpu.library import heard_by_listeners
 from engine.kernels.cpu.workspace import Workspace, workspace
-from engine.kernels.tiled import widened
 from engine.runner import recording
 from engine.runner.recording import StepRecordings, can_record, filled_size
 from tests.engine import tiny_models
@@ -212,6 +211,24 @@ def test_what_takes_too_much_memory_is_not_kept(monkeypatch: pytest.MonkeyPatch)
     assert made.nbytes <= 2000 and made.fits(decode(1, 2)) and not made.fits(decode(1, 2, 3))
 
 
+def test_a_padded_prompt_that_takes_too_much_memory_is_recorded_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(recording, "filled_size", lambda size, dtype: -(-size // 4) * 4)
+    monkeypatch.setattr(recording, "MOST_BYTES", 30)
+    computed: list[int] = []
+
+    def compute(ids: Tensor) -> Tensor:
+        computed.append(len(ids))
+        return ids + 1
+
+    made = recordings(compute)
+    for _ in range(4):
+        if made.fits(prompt(1, 2)):
+            made.execute(prompt(1, 2))
+    assert computed == [4] and made.problem and made.fits(decode(1, 2))
+
+
 def test_results_follow_each_other_in_the_same_memory() -> None:
     """Each as long as the step refers to it, by a view of it too."""
 
@@ -319,17 +336,13 @@ def test_what_cannot_be_recorded_of_prompts_leaves_decode_steps_alone() -> None:
     assert logits(made, 4) == [5]
 
 
-def test_prompts_of_similar_length_share_a_recording(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whole tiles of rows, where the code for both computes the same of a row; rows of zeros that
-    are multiplied in any case become tokens."""
-    for size in range(1, 200):
-        filled = filled_size(size, torch.bfloat16)
-        assert filled == size or (filled % 32 == 0 and size < filled < size + 32)
-        same = widened(torch.ones(size, 2))
-        assert filled_size(size, torch.float32) in (size, len(same))
-    monkeypatch.setattr(recording, "choose_linear", lambda *_: "transposed")
-    expected = {6: 6, 7: 16, 16: 16, 17: 24, 128: 128}
-    assert all(filled_size(size, torch.float32) == filled for size, filled in expected.items())
+def test_prompts_of_similar_length_share_a_recording() -> None:
+    """Whole tiles of rows, where the code for both computes the same of a row."""
+    for dtype in (torch.float32, torch.bfloat16):
+        for size in range(1, 200):
+            filled = filled_size(size, dtype)
+            assert filled == size or (filled % 32 == 0 and size < filled < size + 32)
+    assert all(filled_size(size, torch.float32) == size for size in range(1, 200))
 
 
 def test_large_steps_several_prompts_and_mixtures_are_launched() -> None:
