@@ -132,11 +132,11 @@ INLINE void rows_of(const packed *w, const activations *x, const piece *p, float
     int64_t row = p->row;
 #define TILE(R, FETCHES) \
     tile(w, x, p, row, held + (row - p->row) * S * LANES, &next, R, S, bits, carries, FETCHES)
-#define TILES_OF(R)                                                \
-    for (; row + (R) <= p->last; row += (R), fetches = FETCH_NEXT) {     \
-        if (fetches == FETCH_AHEAD) TILE(R, FETCH_AHEAD);        \
-        else if (next.left) TILE(R, FETCH_NEXT);                         \
-        else TILE(R, FETCH_NOTHING);                                     \
+#define TILES_OF(R)                                                  \
+    for (; row + (R) <= p->last; row += (R), fetches = FETCH_NEXT) { \
+        if (fetches == FETCH_AHEAD) TILE(R, FETCH_AHEAD);            \
+        else if (next.left) TILE(R, FETCH_NEXT);                     \
+        else TILE(R, FETCH_NOTHING);                                 \
     }
 #if TILE_ROWS == 6
     TILES_OF(6)

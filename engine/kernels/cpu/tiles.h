@@ -52,7 +52,7 @@ typedef struct {
     const uint8_t *at;
     int64_t left, row, here; /* lines: to bring, of a row, of this row that were brought */
     int64_t skip;            /* bytes from the end of a row to the next one */
-    int64_t rate;            /* lines beside each product */
+    int64_t rate;            /* lines for each call of `bring` */
 } lines;
 
 /* Rate at which as many weights are brought as are used, in 32 rows at a time: of the next chunk,
