@@ -114,18 +114,16 @@ class StepRecordings:
 
     def fits(self, batch: Batch) -> bool:
         is_alone = batch.is_decode or batch.num_requests == 1
-        return is_alone and self._size(batch) <= self._most[batch.is_decode]
-
-    def _size(self, batch: Batch) -> int:
-        """Tokens of its recording."""
-        size = batch.num_tokens
-        return size if batch.is_decode else filled_size(size, self._dtype)
+        return is_alone and batch.num_tokens <= self._most[batch.is_decode]
 
     @torch.inference_mode()
     def execute(self, batch: Batch) -> Tensor | None:
         """Logits [R, vocab] of a batch that fits; None where it is to be launched."""
-        if (size := self._size(batch)) > batch.num_tokens:
-            batch = pad(batch, size)
+        if not batch.is_decode:
+            size = filled_size(batch.num_tokens, self._dtype)
+            if size > self._most[False]:  # too large once it is padded
+                return None
+            batch = batch if size == batch.num_tokens else pad(batch, size)
         key = batch.num_tokens, len(batch.logits_indices), batch.is_decode
         if (found := self._recordings.pop(key, None)) is not None:
             self._recordings[key] = found

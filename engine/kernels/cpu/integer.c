@@ -29,7 +29,7 @@
 #define MOST_TILES 16    /* of rows, up to which memory may be slower than the products */
 #define WIDENED_ROWS 24  /* from which codes of 4 bits are widened once for all rows */
 
-enum { FETCH_NOTHING, FETCH_AHEAD, FETCH_NEXT }; /* what is prefetched during products */
+enum { FETCH_NOTHING, FETCH_AHEAD, FETCH_NEXT }; /* what to prefetch during the products */
 
 /* Inputs k to before `end`, of rows from `row` to before `last`, by panels from `panel` on. */
 typedef struct {
@@ -146,7 +146,7 @@ INLINE void rows_of(const packed *w, const activations *x, const piece *p, float
     TILES_OF(1)
 }
 
-/* Functions of their own: inlined into one, gcc 12 keeps sums in memory. */
+/* Separate functions: if they are one, gcc 12 spills the sums to memory. */
 #define ROWS_OF(NAME, S, BITS, CARRIES)                                                             \
     static __attribute__((noinline)) void NAME(const packed *w, const activations *x, const piece *p, \
                                                float *held, int fetches) {                          \
