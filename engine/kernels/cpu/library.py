@@ -27,7 +27,7 @@ LANES = 16
 """Outputs of a panel."""
 
 APART = 64  # activations.h
-_BLOCK = 256  # rows: plain.c
+_ROWS = 32  # plain.c
 _TILE = 16  # rows: tiles.h
 _REGISTERS, _FLOAT_VECTORS = 2, 3  # what tiles are made of: tiles.h
 _CHUNK_BYTES = 786_432  # of weights that a thread of tiled.c holds, or 32 outputs
@@ -120,7 +120,7 @@ class Library:
         """x [T, inputs], contiguous, by weight [outputs, inputs], whose rows are, plus bias
         [outputs]: [T, outputs]. All of one dtype of 16 bits."""
         (rows, inputs), outputs = x.shape, weight.shape[0]
-        space = workspace(4 * min(rows, _BLOCK) * (inputs + APART))
+        space = workspace(0, 4 * min(rows, _ROWS) * (inputs + APART))
         result = torch.empty(rows, outputs, dtype=x.dtype)
         self.plain_product(
             weight.data_ptr(), outputs, inputs, weight.stride(0),

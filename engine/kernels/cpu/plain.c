@@ -8,8 +8,11 @@
  * divided among threads, nor on the processor.
  */
 #include "numbers.h"
+#include "tiles.h"
 
-#define STEP 32 /* inputs at a time: 64 bytes */
+#define TOGETHER 32 /* inputs at a time: 64 bytes */
+#define GROUP 12    /* outputs whose sums are held, of ... */
+#define ROWS 32     /* ... rows, at most */
 
 typedef struct {
     int64_t outputs, inputs, stride; /* stride: between rows of the weight */
@@ -21,122 +24,172 @@ typedef struct {
  * after the last. */
 static void widen_row(const plain *w, const void *x, int64_t row, float *to, int type) {
     const uint16_t *from = (const uint16_t *)x + row * w->inputs;
-    for (int64_t k = 0; k < w->inputs; k += STEP, to += STEP) {
+    for (int64_t k = 0; k < w->inputs; k += TOGETHER, to += TOGETHER) {
         const int64_t left = w->inputs - k;
-        uint16_t rest[STEP] = {0};
-        if (left < STEP) memcpy(rest, from + k, sizeof *rest * left);
+        uint16_t rest[TOGETHER] = {0};
+        if (left < TOGETHER) memcpy(rest, from + k, sizeof *rest * left);
         floats first, second;
-        widen(left < STEP ? rest : from + k, type, &first, &second);
+        widen(left < TOGETHER ? rest : from + k, type, &first, &second);
         store_floats(to, first);
         store_floats(to + LANES, second);
     }
 }
 
-/* The next STEP inputs, which for output n lie at FROM and in x at K, to every sum. */
-#define ADD(FROM, K)                                                                       \
-    do {                                                                                   \
-        floats first[4], second[4];                                                        \
-        UNROLLED(n, N)                                \
-            widen((FROM), type, first + n, second + n);                                    \
-        UNROLLED(r, R) {                              \
-            const floats one = load_floats(x + r * stride + (K));                          \
-            const floats other = load_floats(x + r * stride + (K) + LANES);                \
-            UNROLLED(n, N) {                          \
-                total[r][n] = plus_product(total[r][n], first[n], one);                    \
-                total[r][n] = plus_product(total[r][n], second[n], other);                 \
-            }                                                                              \
-        }                                                                                  \
+/* Inputs of a tile: from `start` up to `end`. */
+typedef struct {
+    int64_t start, end;
+    int64_t part, parts; /* which of the weights used next are fetched beside it; parts 0: none */
+} span;
+
+/* The next inputs, which for output n lie at FROM and in x at K, to every sum. */
+#define ADD(FROM, K)                                                                   \
+    do {                                                                               \
+        floats first[4], second[4];                                                    \
+        UNROLLED(n, N) widen((FROM), type, first + n, second + n);                     \
+        UNROLLED(r, R) {                                                               \
+            const floats one = load_floats(x + r * stride + (K));                      \
+            UNROLLED(n, N) total[r][n] = plus_product(total[r][n], first[n], one);     \
+        }                                                                              \
+        UNROLLED(r, R) {                                                               \
+            const floats other = load_floats(x + r * stride + (K) + LANES);            \
+            UNROLLED(n, N) total[r][n] = plus_product(total[r][n], second[n], other);  \
+        }                                                                              \
     } while (0)
 
-/* R rows of x by N outputs from `output` on: out [R][4]. The outputs after them are fetched
- * meanwhile: rows of a weight are too short for the processor to see where they go on. */
-INLINE void tile(const plain *w, int64_t output, const float *x, const int64_t stride, float *out,
-                 const int R, const int N, const int type) {
-    const int64_t inputs = w->inputs, apart = w->stride;
+/* Adds the products of R rows of x and N outputs from `output` on to sums [R][GROUP][LANES], or puts
+ * them there. Outputs of the next group are fetched meanwhile: rows of a weight are too short for the
+ * processor to see where they go on. */
+INLINE void tile(const plain *w, int64_t output, const float *x, const int64_t stride, span of,
+                 float *sums, const int R, const int N, const int type) {
+    const int64_t apart = w->stride;
     const uint16_t *from = w->weight + output * apart;
-    floats total[6][4];
-    UNROLLED(r, R) UNROLLED(n, 4) total[r][n] = no_floats();
-    int64_t k = 0;
-    for (; k + STEP <= inputs; k += STEP) {
-        UNROLLED(n, N)
-            _mm_prefetch((const char *)(from + (n + N) * apart + k), _MM_HINT_T1);
+    floats total[8][4];
+    UNROLLED(r, R) UNROLLED(n, N)
+        total[r][n] = of.start ? load_floats(sums + (r * GROUP + n) * LANES) : no_floats();
+    int64_t k = of.start, wait = of.parts;
+    const int64_t lines = (of.end - of.start) / TOGETHER / most(1, of.parts);
+    const uint16_t *next = from + GROUP * apart + of.start + of.part * lines * TOGETHER;
+    for (; k + TOGETHER <= of.end; k += TOGETHER) {
+        if (--wait == 0) {
+            UNROLLED(n, N) _mm_prefetch((const char *)(next + n * apart), _MM_HINT_T1);
+            next += TOGETHER, wait = of.parts;
+        }
         ADD(from + n * apart + k, k);
     }
-    if (k < inputs) {
-        uint16_t rest[4][STEP] = {{0}};
+    if (k < of.end) {
+        uint16_t rest[4][TOGETHER] = {{0}};
         for (int n = 0; n < N; n++)
-            memcpy(rest[n], from + n * apart + k, sizeof **rest * (inputs - k));
+            memcpy(rest[n], from + n * apart + k, sizeof **rest * (of.end - k));
         ADD(rest[n], k);
     }
-    UNROLLED(r, R)
-        _mm_storeu_ps(out + 4 * r, sums_of_four(total[r][0], total[r][1], total[r][2], total[r][3]));
+    UNROLLED(r, R) UNROLLED(n, N) store_floats(sums + (r * GROUP + n) * LANES, total[r][n]);
 }
 
-INLINE void keep(const plain *w, const float *found, int64_t row, int R, int64_t output, int N,
+#define SPAN (WIDE_TILES ? 8 : 2) /* rows of most tiles */
+#define BY(R)                                                                                  \
+    for (; row + R <= rows; row += R) {                                                        \
+        of.part = row / SPAN, of.parts = row % SPAN ? 0 : (rows + SPAN - 1) / SPAN;            \
+        tile(w, output, x + row * stride, stride, of, sums + row * GROUP * LANES, R, N, type); \
+    }
+
+INLINE void by_rows(const plain *w, int64_t output, const float *x, int64_t stride, int64_t rows,
+                    span of, float *sums, const int N, const int type) {
+    int64_t row = 0;
+#if WIDE_TILES
+    if (N < 4) BY(8)
+    BY(4)
+#endif
+    if (WIDE_TILES || N < 4) BY(2)
+    BY(1)
+}
+
+#if WIDE_TILES
+/* The lanes of each of GROUP vectors, added up in the order of sums_of_four; then four numbers more. */
+INLINE floats added_up(const float *sums) {
+#define FOLDED(to, a, b, shuffle, low, high) to = _mm512_add_ps(shuffle(a, b, low), shuffle(a, b, high))
+    floats by[6], low, high, all;
+    UNROLLED(i, 6)
+        FOLDED(by[i], load_floats(sums + 2 * i * LANES), load_floats(sums + (2 * i + 1) * LANES),
+               _mm512_shuffle_f32x4, 0x44, 0xee);
+    UNROLLED(i, 3) FOLDED(by[i], by[2 * i], by[2 * i + 1], _mm512_shuffle_ps, 0x44, 0xee);
+    FOLDED(low, by[0], by[1], _mm512_shuffle_ps, 0x88, 0xdd);
+    FOLDED(high, by[2], by[2], _mm512_shuffle_ps, 0x88, 0xdd);
+    FOLDED(all, low, high, _mm512_shuffle_f32x4, 0x88, 0xdd);
+#undef FOLDED
+    const ints order = _mm512_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7, 8, 12, 9, 13, 8, 12, 9, 13);
+    return _mm512_permutexvar_ps(order, all);
+}
+#endif
+
+/* Sums of up to GROUP outputs to y. */
+INLINE void keep(const plain *w, const float *sums, int64_t rows, int64_t output, int64_t count,
                  void *y, int type) {
-    float bias[4] = {0};
-    if (w->bias) read_floats(bias, w->bias, output, N, type);
-    for (int r = 0; r < R; r++) {
-        float sums[4];
-        for (int n = 0; n < 4; n++) sums[n] = found[4 * r + n] + bias[n];
-        write_floats(y, (row + r) * w->outputs + output, sums, N, type);
+    float bias[LANES] = {0};
+    if (w->bias) read_floats(bias, w->bias, output, count, type);
+    for (int64_t r = 0; r < rows; r++, sums += GROUP * LANES) {
+        const int64_t place = r * w->outputs + output;
+#if WIDE_TILES
+        write_lanes(y, place, count, _mm512_add_ps(added_up(sums), load_floats(bias)), type);
+#else
+        float found[GROUP];
+        for (int64_t n = 0; n < GROUP; n += 4) {
+            floats of[4];
+            UNROLLED(i, 4) of[i] = load_floats(sums + (n + i) * LANES);
+            _mm_storeu_ps(found + n, sums_of_four(of[0], of[1], of[2], of[3]));
+        }
+        for (int64_t n = 0; n < count; n++) found[n] += bias[n];
+        write_floats(y, place, found, count, type);
+#endif
     }
 }
 
-#define TILE(R)                                                                       \
-    do {                                                                              \
-        tile(w, output, x + row * stride, stride, found, R, N, type);                 \
-        keep(w, found, row, R, output, N, y, type);                                   \
-    } while (0)
+/* Rows by the outputs from `output` up to `last`, N at a time. */
+INLINE void by_groups(const plain *w, const float *x, int64_t stride, int64_t rows, int64_t output,
+                      int64_t last, void *y, const int N, const int type) {
+    _Alignas(64) float sums[ROWS * GROUP * LANES];
+    /* inputs of all outputs of a group that are used before the next: the first cache holds them */
+    const int64_t piece = N == 4 ? w->inputs : rows > 8 ? 512 : 1024;
+    for (int64_t count; output < last; output += count) {
+        count = least(GROUP, last - output);
+        for (int64_t k = 0; k < w->inputs; k += piece) {
+            const span of = {k, least(k + piece, w->inputs)};
+            int64_t n = 0;
+            for (; n + N <= count; n += N)
+                by_rows(w, output + n, x, stride, rows, of, sums + n * LANES, N, type);
+            for (; n < count; n++)
+                by_rows(w, output + n, x, stride, rows, of, sums + n * LANES, 1, type);
+        }
+        keep(w, sums, rows, output, count, y, type);
+    }
+}
 
-INLINE void rows_by_outputs(const plain *w, const float *x, int64_t stride, int64_t rows,
-                            int64_t output, const int N, void *y, const int type) {
-    float found[6 * 4];
-    int64_t row = 0;
+static void share(const plain *w, const void *x, int64_t rows, int64_t first, int64_t last, void *y,
+                  float *scratch, const int type) {
+    const int64_t stride = (w->inputs + TOGETHER - 1) / TOGETHER * TOGETHER + LANES;
+    for (int64_t row = 0; row < rows; row++) widen_row(w, x, row, scratch + row * stride, type);
+#define BY_GROUPS(N)                                                                   \
+    (type == BF16 ? by_groups(w, scratch, stride, rows, first, last, y, N, BF16)       \
+                  : by_groups(w, scratch, stride, rows, first, last, y, N, F16))
 #if WIDE_TILES
-    for (; row + 6 <= rows; row += 6) TILE(6);
-    for (; row + 4 <= rows; row += 4) TILE(4);
+    rows > 4 ? BY_GROUPS(3) : BY_GROUPS(4);
+#else /* too few registers for several rows by four */
+    rows > 1 ? BY_GROUPS(2) : BY_GROUPS(4);
 #endif
-    for (; row + 2 <= rows; row += 2) TILE(2);
-    for (; row < rows; row++) TILE(1);
 }
-
-INLINE void outputs_of(const plain *w, const float *x, int64_t stride, int64_t rows,
-                       int64_t output, int64_t last, void *y, const int type) {
-    if (WIDE_TILES || rows == 1)
-        for (; output + 4 <= last; output += 4)
-            rows_by_outputs(w, x, stride, rows, output, 4, y, type);
-#if !WIDE_TILES /* too few registers for several rows by four */
-    for (; output + 2 <= last; output += 2)
-        rows_by_outputs(w, x, stride, rows, output, 2, y, type);
-#endif
-    for (; output < last; output++) rows_by_outputs(w, x, stride, rows, output, 1, y, type);
-}
-
-#define BLOCK 256 /* rows that are widened at a time */
 
 /* y [rows, outputs] = x [rows, inputs] @ w^T + bias, all of number format `type`, BF16 or F16;
- * scratch float32 [rows or BLOCK, inputs filled up to a whole step + LANES]. */
+ * scratch float32 [threads][at most ROWS, inputs filled up to a whole step + LANES]: threads that
+ * shared it would wait for each other's caches. */
 void native_plain_product(const void *weight, int64_t outputs, int64_t inputs, int64_t apart,
                           const void *bias, const void *x, void *y, int64_t rows, int32_t type,
                           float *scratch, int32_t threads) {
     const plain told = {outputs, inputs, apart, weight, bias}, *w = &told;
-    const int64_t stride = (inputs + STEP - 1) / STEP * STEP + LANES;
-    if (rows == 1) widen_row(w, x, 0, scratch, type);
-#pragma omp parallel num_threads(threads)
-    for (int64_t start = 0; start < rows; start += BLOCK) {
-        const int64_t end = start + BLOCK < rows ? start + BLOCK : rows;
-        if (rows > 1) {
-#pragma omp for schedule(static)
-            for (int64_t row = start; row < end; row++)
-                widen_row(w, x, row, scratch + (row - start) * stride, type);
-        }
-#pragma omp for schedule(static)
-        for (int32_t share = 0; share < threads; share++) {
-            const int64_t first = outputs * share / threads, last = outputs * (share + 1) / threads;
-            void *to = (uint16_t *)y + start * outputs;
-            if (type == BF16) outputs_of(w, scratch, stride, end - start, first, last, to, BF16);
-            else outputs_of(w, scratch, stride, end - start, first, last, to, F16);
-        }
+    const int64_t own = least(rows, ROWS) * (inputs + TOGETHER + LANES);
+#pragma omp parallel for schedule(static) num_threads(threads)
+    for (int32_t thread = 0; thread < threads; thread++) {
+        const int64_t first = outputs * thread / threads, last = outputs * (thread + 1) / threads;
+        for (int64_t row = 0; row < rows; row += ROWS)
+            share(w, (const uint16_t *)x + row * inputs, least(ROWS, rows - row), first, last,
+                  (uint16_t *)y + row * outputs, scratch + thread * own, type);
     }
 }

@@ -84,7 +84,12 @@ INLINE floats less(floats a, floats b) { return _mm512_sub_ps(a, b); }
 INLINE floats plus_scaled(floats sum, floats a, float b) {
     return _mm512_fmadd_ps(a, _mm512_set1_ps(b), sum);
 }
-INLINE floats plus_product(floats sum, floats a, floats b) { return _mm512_fmadd_ps(a, b, sum); }
+/* Not by its intrinsic: gcc 12 then loads an operand again for each product of it, or keeps some
+ * of many sums in memory. */
+INLINE floats plus_product(floats sum, floats a, floats b) {
+    __asm__("vfmadd231ps %2, %1, %0" : "+v"(sum) : "v"(a), "v"(b));
+    return sum;
+}
 INLINE floats larger(floats a, floats b) { return _mm512_max_ps(a, b); } /* b where a is NaN */
 INLINE floats splat_float(float value) { return _mm512_set1_ps(value); }
 INLINE floats load_floats(const float *from) { return _mm512_loadu_ps(from); }
