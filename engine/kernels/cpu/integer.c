@@ -17,17 +17,16 @@
  */
 #include "integer_tiles.h"
 
+#define TILE_ROWS 6 /* rows at once: 24 sums in 32 registers, or 12 of half a vector in 16 */
 #if WIDE_TILES
-#define TILE_ROWS 4
 #define BESIDE 4 /* panels at once: a single row too has enough sums to hide an addition's latency */
 #else
-#define TILE_ROWS 6 /* 12 sums in 16 registers */
 #define BESIDE 1
 #endif
 #define NEAREST 256      /* inputs at a time: their codes stay in L1 while all rows are multiplied */
 #define ROWS_AT_ONCE 128 /* their activations stay in L2 while all panels are multiplied */
 #define MOST_TILES 16    /* of rows, up to which memory may be slower than the products */
-#define WIDENED_ROWS 24  /* from which codes of 4 bits are widened once for all rows */
+#define WIDENED_ROWS 64  /* from which codes of 4 bits are widened once for all rows */
 
 enum { FETCH_NOTHING, FETCH_AHEAD, FETCH_NEXT }; /* what to prefetch during the products */
 
@@ -133,14 +132,14 @@ INLINE void rows_of(const packed *w, const activations *x, const piece *p, float
 #define TILE(R, FETCHES) \
     tile(w, x, p, row, held + (row - p->row) * S * LANES, &next, R, S, bits, carries, FETCHES)
 #define TILES_OF(R)                                                  \
-    for (; row + (R) <= p->last; row += (R), fetches = FETCH_NEXT) { \
+    for (; IS_LEFT(R); row += (R), fetches = FETCH_NEXT) {           \
         if (fetches == FETCH_AHEAD) TILE(R, FETCH_AHEAD);            \
         else if (next.left) TILE(R, FETCH_NEXT);                     \
         else TILE(R, FETCH_NOTHING);                                 \
     }
-#if TILE_ROWS == 6
+/* The last eight rows as four and four. */
+#define IS_LEFT(R) (row + (R) <= p->last && ((R) < 6 || row + 8 != p->last))
     TILES_OF(6)
-#endif
     TILES_OF(4)
     TILES_OF(2)
     TILES_OF(1)
