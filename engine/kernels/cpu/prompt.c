@@ -25,7 +25,7 @@
 
 /* A thread's own place for KEYS arranged keys and values, and for a block that passes over them. */
 typedef struct {
-    element *keys;    /* [KEYS][key_width] */
+    element *keys;    /* [KEYS / 16][key_width / STEP][16][STEP] */
     element *values;  /* [KEYS / STEP][value_dim / 16][16][STEP keys] */
     float *scores;    /* [KEYS][rows] */
     element *weights; /* [2][KEYS / EACH][16 rows][EACH] */
@@ -76,17 +76,19 @@ INLINE ints load_elements(const stored *of, const tile_rows *rows, int64_t k, in
 
 INLINE void arrange_keys(const stored *of, const tile_rows *rows, int64_t wide, element *to,
                          const int kind) {
-    for (int64_t k = 0; k < 32; k++, to += wide) {
+    for (int64_t k = 0; k < 32; k++) {
+        element *const first = to + k / 16 * 16 * wide + k % 16 * STEP;
         if (kind == BF16 && k >= rows->first && k < rows->end && of->width % 32 == 0) {
             const uint16_t *from = (const uint16_t *)of->elements + rows->rows[k] * wide;
             for (int64_t d = 0; d < wide; d += STEP)
-                store_bytes((uint8_t *)(to + d), load_step(from + d));
+                store_bytes((uint8_t *)(first + 16 * d), load_step(from + d));
             continue;
         }
         for (int64_t d = 0; d < wide; d += 16) {
             const ints found = load_elements(of, rows, k, d, kind);
-            if (FLOATS) store_ints((int32_t *)(to + d), found);
-            else _mm256_storeu_si256((__m256i *)(to + d), _mm512_cvtepi32_epi16(found));
+            element *place = first + d / STEP * STEP * 16 + d % STEP;
+            if (FLOATS) store_ints((int32_t *)place, found);
+            else _mm256_storeu_si256((__m256i *)place, _mm512_cvtepi32_epi16(found));
         }
     }
 }
@@ -231,8 +233,7 @@ INLINE void score_tiles(const job *j, const block *b, const room *k, int64_t til
     const int64_t wide = key_width(j->pages);
     const operand queries = {b->queries, wide / STEP * 1024, 64, 1024, 0};
     for (int64_t t = 0; t < tiles; t++) {
-        const int64_t apart = wide * (int64_t)sizeof(element);
-        const operand keys = {k->keys + 32 * t * wide, 16 * apart, apart, 64, 0};
+        const operand keys = {k->keys + 32 * t * wide, wide / STEP * 1024, 64, 1024, 0};
         const tile_sums to = {k->scores + 32 * t * BLOCK, 64 * BLOCK, 64, 4 * BLOCK};
         multiply_tiles(keys, queries, wide / STEP, 1, to, bring_some, next, 2, R, NUMBERS);
     }
