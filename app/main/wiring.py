@@ -127,11 +127,9 @@ def _connect_panels(app: Application) -> None:
     panel, views = app.engine_settings, app.views
 
     def changed(text: str, details: tuple[str, ...], chosen: dict[str, object]) -> None:
-        app.session.remember_settings(chosen)
-        if app.pages.bench.bench.has_made(app.bridge.config):
-            return  # dozens, which would push the user's own changes out of the charts
         app.charts.mark(text, details=details)
         app.pages.tune.result.changed(text, chosen)
+        app.session.remember_settings(chosen)
 
     def show_setting(name: str) -> None:
         app.settings_dock.bring_to_front()

@@ -30,7 +30,6 @@ from app.features.models.precision import precision_text
 from app.link.bridge import EngineBridge
 from app.link.tasks import Task, run_task
 from app.storage.run_records import RunRecord, State
-from engine.config import EngineConfig
 from engine.errors import ErrorInfo
 
 UNMEASURED = ErrorInfo("The run ended before its first result: nothing was saved.")
@@ -61,7 +60,6 @@ class BenchController(QObject):
         self._job: Job | None = None
         self._names = ("", "")
         self._before: Mapping[str, Any] = {}
-        self._config_before: EngineConfig | None = None
         self._moved.connect(self._on_moved)
 
     @property
@@ -96,18 +94,11 @@ class BenchController(QObject):
             self.changed.emit()
             return
         self.plan, self._job = plan, job
-        self._before, self._config_before = values_before(config, job.settings), config
+        self._before = values_before(config, job.settings)
         self._names = model.name, precision_text(model, config)
         self._show()
         self._task = run_task(self, job.run, lambda _: self._end(), self._on_failed)
         self.changed.emit()
-
-    def has_made(self, config: EngineConfig | None) -> bool:
-        """Whether the latest change of settings, to `config`, was a trial's or put them back."""
-        if self.is_running:
-            return True
-        before, self._config_before = self._config_before, None
-        return before is not None and before == config
 
     def engine_names(self) -> list[str]:
         """Of those that can be compared: ours where it has a model, and the others."""

@@ -22,13 +22,7 @@ from app.storage.intervals import ONE_RUN, difference_of
 from app.storage.run_records import Kind, State
 from tests.app.cuts import expect_whole
 from tests.app.fakes import Script
-from tests.app.features.bench.bench_fixtures import (
-    AMPLE,
-    page,
-    page_in_window,
-    wait_end,
-    wait_restored,
-)
+from tests.app.features.bench.bench_fixtures import AMPLE, page, page_in_window, wait_end
 from tests.app.parts import Parts, parts
 from tests.app.window_fixtures import application, open_model, script, set_text, usual_text
 from tests.figures import numbers
@@ -238,20 +232,6 @@ def test_settings_go_back_and_the_goal_picks_a_point(
     assert results.chosen is nearest(result.points, page.bench.result.goals)
     results.table.selectRow(0)
     assert results.bar.apply.text() == usual and results.chosen is result.points[0]
-
-
-def test_only_the_user_s_own_changes_are_marked(qtbot: QtBot, application: Application) -> None:
-    page, panel = page_in_window(qtbot, application), application.engine_settings
-    bridge, history = application.bridge, application.pages.tune.result.changes
-    marks = lambda: [mark.text for mark in application.charts.marks.marks]
-    before, config, entries = marks(), bridge.config, len(history.entries)
-    sweep(page, "max_num_seqs", "2, 3")
-    wait_end(qtbot, page)
-    wait_restored(qtbot, bridge, config)
-    assert marks() == before and len(history.entries) == entries
-    with qtbot.waitSignal(bridge.reconfigured, timeout=3000):
-        panel.rows["max_num_seqs"].control.slider.setValue(7)
-    assert len(marks()) == len(before) + 1
 
 
 def test_cancel_keeps_what_is_done_and_puts_settings_back(
