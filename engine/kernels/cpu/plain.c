@@ -7,7 +7,6 @@
  * are added up: what a row comes to depends neither on the number of rows, nor on how they are
  * divided among threads, nor on the processor.
  */
-#include "numbers.h"
 #include "tiles.h"
 
 #define TOGETHER 32 /* inputs at a time: 64 bytes */
@@ -129,7 +128,11 @@ INLINE void keep(const plain *w, const float *sums, int64_t rows, int64_t output
     for (int64_t r = 0; r < rows; r++, sums += GROUP * LANES) {
         const int64_t place = r * w->outputs + output;
 #if WIDE_TILES
-        write_lanes(y, place, count, _mm512_add_ps(added_up(sums), load_floats(bias)), type);
+        const floats found = _mm512_add_ps(added_up(sums), load_floats(bias));
+        const __mmask16 there = (__mmask16)((1 << count) - 1);
+        const __m256i rounded = type == BF16 ? rounded_bfloat16s(found)
+                                             : _mm512_cvtps_ph(found, _MM_FROUND_TO_NEAREST_INT);
+        _mm256_mask_storeu_epi16((uint16_t *)y + place, there, rounded);
 #else
         float found[GROUP];
         for (int64_t n = 0; n < GROUP; n += 4) {
@@ -147,7 +150,8 @@ INLINE void keep(const plain *w, const float *sums, int64_t rows, int64_t output
 INLINE void by_groups(const plain *w, const float *x, int64_t stride, int64_t rows, int64_t output,
                       int64_t last, void *y, const int N, const int type) {
     _Alignas(64) float sums[ROWS * GROUP * LANES];
-    /* inputs of all outputs of a group that are used before the next: the first cache holds them */
+    /* Inputs that all outputs of a group use before the next ones: those of 8 or 16 rows stay in the
+     * first cache. */
     const int64_t piece = N == 4 ? w->inputs : rows > 8 ? 512 : 1024;
     for (int64_t count; output < last; output += count) {
         count = least(GROUP, last - output);
@@ -163,9 +167,8 @@ INLINE void by_groups(const plain *w, const float *x, int64_t stride, int64_t ro
     }
 }
 
-static void share(const plain *w, const void *x, int64_t rows, int64_t first, int64_t last, void *y,
-                  float *scratch, const int type) {
-    const int64_t stride = (w->inputs + TOGETHER - 1) / TOGETHER * TOGETHER + LANES;
+static void share(const plain *w, const void *x, int64_t stride, int64_t rows, int64_t first,
+                  int64_t last, void *y, float *scratch, const int type) {
     for (int64_t row = 0; row < rows; row++) widen_row(w, x, row, scratch + row * stride, type);
 #define BY_GROUPS(N)                                                                   \
     (type == BF16 ? by_groups(w, scratch, stride, rows, first, last, y, N, BF16)       \
@@ -184,12 +187,13 @@ void native_plain_product(const void *weight, int64_t outputs, int64_t inputs, i
                           const void *bias, const void *x, void *y, int64_t rows, int32_t type,
                           float *scratch, int32_t threads) {
     const plain told = {outputs, inputs, apart, weight, bias}, *w = &told;
-    const int64_t own = least(rows, ROWS) * (inputs + TOGETHER + LANES);
+    const int64_t stride = (inputs + TOGETHER - 1) / TOGETHER * TOGETHER + LANES;
 #pragma omp parallel for schedule(static) num_threads(threads)
     for (int32_t thread = 0; thread < threads; thread++) {
         const int64_t first = outputs * thread / threads, last = outputs * (thread + 1) / threads;
-        for (int64_t row = 0; row < rows; row += ROWS)
-            share(w, (const uint16_t *)x + row * inputs, least(ROWS, rows - row), first, last,
-                  (uint16_t *)y + row * outputs, scratch + thread * own, type);
+        float *own = scratch + thread * least(rows, ROWS) * stride;
+        for (int64_t row = 0; row < rows && first < last; row += ROWS)
+            share(w, (const uint16_t *)x + row * inputs, stride, least(ROWS, rows - row), first, last,
+                  (uint16_t *)y + row * outputs, own, type);
     }
 }

@@ -2,8 +2,8 @@
  * products of bfloat16, or of float32 where vectors multiply that faster.
  *
  * A thread takes some blocks of 32 rows of queries of a request and KV head. KEYS keys and values at
- * a time are arranged as tiles want them, keys [keys][key_dim], values transposed, and every block
- * passes over them while they are in the core's cache. A block keeps the largest score, the sum of
+ * a time are arranged as tiles want them, values transposed, and every block passes over them
+ * while they are in the core's cache. A block keeps the largest score, the sum of
  * the weights and the weighted sum of the values (FlashAttention, arXiv 2205.14135). Keys that none
  * of its rows sees are skipped. Scores lie as [keys][rows]: a vector holds 16 rows, and each lane
  * computes the softmax of its row. KEYS are counted from the beginning of the sequence: what a row

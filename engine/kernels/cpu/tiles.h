@@ -171,7 +171,7 @@ typedef int64_t tile_shapes;
 INLINE tile_shapes begin_tiles(int64_t step) { return step; }
 INLINE void end_tiles(const tile_shapes *before) { (void)before; }
 
-/* sum + the products of the elements in every lane. Not by an intrinsic, as plus_product. */
+/* sum + the products of the elements in every lane. By no intrinsic: see plus_product. */
 INLINE floats dot_lanes(floats sum, bytes a, bytes b) {
     if (FLOATS) return plus_product(sum, (floats)a, (floats)b);
     __asm__("vdpbf16ps %2, %1, %0" : "+v"(sum) : "v"(a), "v"(b));

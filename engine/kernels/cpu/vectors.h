@@ -117,15 +117,19 @@ INLINE floats odd_bfloat16s(bytes both) {
 INLINE floats from_bfloat16s(const uint16_t *from) {
     return even_bfloat16s(_mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)from)));
 }
-/* To nearest, ties to even; NaN stays NaN. */
-INLINE __m256i to_bfloat16s(floats a) {
-#ifdef __AVX512BF16__
-    return (__m256i)_mm512_cvtneps_pbh(a);
-#else
+/* To nearest, ties to even; NaN stays NaN: as to_bfloat16 of numbers.h, bit by bit. */
+INLINE __m256i rounded_bfloat16s(floats a) {
     const ints bits = _mm512_castps_si512(a), odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), splat(1));
     const ints rounded = _mm512_srli_epi32(plus(bits, plus(odd, splat(0x7fff))), 16);
     const __mmask16 is_nan = _mm512_cmp_ps_mask(a, a, _CMP_UNORD_Q);
     return _mm512_cvtepi32_epi16(_mm512_mask_blend_epi32(is_nan, rounded, splat(0x7fc0)));
+}
+/* The same where the smallest numbers may become 0, which the processor's own instruction makes them. */
+INLINE __m256i to_bfloat16s(floats a) {
+#ifdef __AVX512BF16__
+    return (__m256i)_mm512_cvtneps_pbh(a);
+#else
+    return rounded_bfloat16s(a);
 #endif
 }
 INLINE __m256 folded(floats a) {

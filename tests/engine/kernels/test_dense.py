@@ -107,7 +107,10 @@ def test_the_smallest_numbers_count_and_what_is_too_large_is_infinite(dtype: tor
     x = torch.full((1, 40), 0.5, dtype=dtype)
     weight = torch.full((5, 40), smallest / 4, dtype=dtype)  # subnormal
     assert (product(x, weight, None) == smallest * 5).all()
-    x, weight = torch.full_like(x, torch.finfo(dtype).max), torch.ones_like(weight)
+    x, weight = torch.full((6, 1), 0.5, dtype=dtype), weight[:, :1]
+    assert (product(x, weight, None) == smallest / 8).all()  # and so is the result
+    x = torch.full((1, 40), torch.finfo(dtype).max, dtype=dtype)
+    weight = torch.ones(5, 40, dtype=dtype)
     assert product(x, weight, None).isinf().all()
 
 
