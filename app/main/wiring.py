@@ -24,6 +24,7 @@ from app.window.notices import Notice, error_notice
 from app.window.program_settings import PREFERENCES
 from engine.config import EngineConfig
 from engine.snapshot import GpuFigures
+from widgets.plot.series import MarkKind
 from widgets.theme.theme import apply_text_size
 
 if TYPE_CHECKING:
@@ -127,7 +128,8 @@ def _connect_panels(app: Application) -> None:
     panel, views = app.engine_settings, app.views
 
     def changed(text: str, details: tuple[str, ...], chosen: dict[str, object]) -> None:
-        app.charts.mark(text, details=details)
+        is_trial = app.pages.bench.bench.is_running
+        app.charts.mark(text, MarkKind.TRIAL if is_trial else MarkKind.SETTING, details)
         app.pages.tune.result.changed(text, chosen)
         app.session.remember_settings(chosen)
 

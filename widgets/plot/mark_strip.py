@@ -19,10 +19,16 @@ if TYPE_CHECKING:
 
 MARK_COLORS = {
     MarkKind.SETTING: "accent",
+    MarkKind.TRIAL: "text_muted",
     MarkKind.LOAD: "text_muted",
     MarkKind.MODEL: "warning",
 }
-_ICONS = {MarkKind.SETTING: "tune", MarkKind.LOAD: "play", MarkKind.MODEL: "models"}
+_ICONS = {
+    MarkKind.SETTING: "tune",
+    MarkKind.TRIAL: "tune",
+    MarkKind.LOAD: "play",
+    MarkKind.MODEL: "models",
+}
 
 
 class Place(NamedTuple):

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from PySide6.QtCore import QEvent, QObject, Qt, Signal
 from PySide6.QtGui import QKeyEvent, QMouseEvent
 
-from widgets.plot.series import Mark
+from widgets.plot.series import Mark, MarkKind
 
 if TYPE_CHECKING:
     from widgets.plot.time_view import TimeView
@@ -19,8 +20,9 @@ MAX_MARKS = 64
 
 
 class MarkLog(QObject):
-    """The last `MAX_MARKS` marks in order. Charts that share a log show the same marks; the log
-    outlives the charts."""
+    """The last `MAX_MARKS` marks in order. Where there are more, trials go first, but not the first
+    of several in a row: the range of the change before it ends there. Charts that share a log
+    show the same marks; the log outlives the charts."""
 
     changed = Signal()
 
@@ -29,7 +31,13 @@ class MarkLog(QObject):
         self.marks: tuple[Mark, ...] = ()
 
     def add(self, mark: Mark) -> None:
-        self.marks = (*self.marks[1 - MAX_MARKS :], mark)
+        marks = [*self.marks, mark]
+        if len(marks) > MAX_MARKS:
+            trial = MarkKind.TRIAL
+            later = (i for i, pair in enumerate(pairwise(marks), 1)
+                     if pair[0].kind is trial and pair[1].kind is trial)  # fmt: skip
+            del marks[next(later, 0)]
+        self.marks = tuple(marks)
         self.changed.emit()
 
     def clear(self) -> None:

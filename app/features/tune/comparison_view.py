@@ -127,13 +127,16 @@ class CompareView(FittedFrame):
         self.refresh()
 
     def _on_marks(self) -> None:
-        """List the marks, newest first; keep the selection."""
+        """List the marks but trials, of which there are dozens, newest first; keep the
+        selection."""
         chosen = self.source.currentData()
         self.source.clear()
         self.source.addItem("Latest change", LATEST)
         self.source.addItem("Selected ranges", PICKED)
         away = time.time() - self._now()
         for mark in reversed(self._marks.marks):
+            if mark.kind is MarkKind.TRIAL:
+                continue
             clock = clock_text(mark.time + away)
             self.source.addItem(f"{clock}  {mark.text}", mark)
         self._choose(chosen if chosen is not None else LATEST)

@@ -39,6 +39,17 @@ def test_a_log_is_bounded_and_shared(qtbot: QtBot, chart: TimeChart) -> None:
     assert chart.marks == () and chart.wants_redraw()
 
 
+def test_trials_make_room_for_other_marks() -> None:
+    log = MarkLog()
+    log.add(Mark(0.0, "own"))
+    for number in range(1, 3 * MAX_MARKS):
+        log.add(Mark(float(number), "trial", MarkKind.TRIAL))
+    log.add(Mark(3.0 * MAX_MARKS, "back"))
+    assert len(log.marks) == MAX_MARKS
+    assert [mark.time for mark in log.marks[:2]] == [0, 1]  # where the range of "own" ends
+    assert log.marks[-1].text == "back" and log.marks[-2].time == 3 * MAX_MARKS - 1
+
+
 def test_near_a_mark_the_cross_line_reads_its_details(chart: TimeChart) -> None:
     log = MarkLog(chart)
     chart.share_marks(log)

@@ -22,10 +22,17 @@ from app.storage.intervals import ONE_RUN, difference_of
 from app.storage.run_records import Kind, State
 from tests.app.cuts import expect_whole
 from tests.app.fakes import Script
-from tests.app.features.bench.bench_fixtures import AMPLE, page, page_in_window, wait_end
+from tests.app.features.bench.bench_fixtures import (
+    AMPLE,
+    page,
+    page_in_window,
+    wait_end,
+    wait_restored,
+)
 from tests.app.parts import Parts, parts
 from tests.app.window_fixtures import application, open_model, script, set_text, usual_text
 from tests.figures import numbers
+from widgets.plot.series import MarkKind
 from widgets.theme.theme import SPACE_3
 
 __all__ = ["application", "page", "parts", "script", "usual_text"]
@@ -232,6 +239,17 @@ def test_settings_go_back_and_the_goal_picks_a_point(
     assert results.chosen is nearest(result.points, page.bench.result.goals)
     results.table.selectRow(0)
     assert results.bar.apply.text() == usual and results.chosen is result.points[0]
+
+
+def test_trials_are_no_ranges_to_compare(qtbot: QtBot, application: Application) -> None:
+    page, source = page_in_window(qtbot, application), application.pages.tune.comparison.source
+    config, before = application.bridge.config, source.count()
+    sweep(page, "max_num_seqs", "2, 3, 4")
+    wait_end(qtbot, page)
+    wait_restored(qtbot, application.bridge, config)
+    kinds = [mark.kind for mark in application.charts.marks.marks]
+    assert kinds.count(MarkKind.TRIAL) == 3 and kinds[-1] is MarkKind.SETTING
+    assert source.count() == before + 1
 
 
 def test_cancel_keeps_what_is_done_and_puts_settings_back(
