@@ -49,13 +49,15 @@ GIB = 2**30
 
 @dataclass
 class Script:
-    """What the fake does. `replies`: words per reply; `step_s`: seconds of one step.
-    `host_layers`: so many of 8 are on the CPU beside a GPU; None: no GPU."""
+    """What the fake does. `replies`: words per reply; `step_s`: seconds of one step;
+    `reconfigure_s`: of applying settings. `host_layers`: so many of 8 are on the CPU beside a GPU;
+    None: no GPU."""
 
     step_s: float = 0.002
     replies: int = 24
     load_steps: int = 4
     load_step_s: float = 0.002
+    reconfigure_s: float = 0.0
     broken_models: tuple[str, ...] = ()
     failing_settings: tuple[str, ...] = ()
     rejected_prompt: str = "reject me"
@@ -150,6 +152,7 @@ class FakeEngineThread(threading.Thread):
                     if not self._running:  # as the engine: no step will show that it is idle
                         self._publish()
             case m.Reconfigure(changes):
+                time.sleep(self.script.reconfigure_s)
                 self._reconfigure(dict(changes))
             case m.MeasurePeaks() if self.script.peaks is not None:
                 self.on_event(m.PeaksMeasured(self.script.peaks))

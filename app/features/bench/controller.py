@@ -176,8 +176,10 @@ class BenchController(QObject):
         if engine is not None and engine.problem is not None:
             self.problem = engine.problem
         config = self._bridge.config
+        is_applying = engine is not None and engine.is_applying  # a trial's settings, after these
         changed = {} if config is None else {
-            name: value for name, value in self._before.items() if getattr(config, name) != value
+            name: value for name, value in self._before.items()
+            if is_applying or getattr(config, name) != value
         }  # fmt: skip
         if changed and self._bridge.is_ready:
             self._bridge.reconfigure(**changed)

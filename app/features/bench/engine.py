@@ -47,7 +47,8 @@ Arrived = messages.OutputEvent | ErrorInfo
 
 class WindowEngine(QObject):
     """Made in the GUI thread while a model is open; then used by one thread. Calls raise
-    SweepCancelledError once `cancel` was called or the engine is gone, which `problem` explains."""
+    SweepCancelledError once `cancel` was called or the engine is gone, which `problem` explains.
+    `is_applying`: settings were sent, and the engine has not answered yet."""
 
     _wants = Signal(object)
     _wants_peaks = Signal()
@@ -60,6 +61,7 @@ class WindowEngine(QObject):
         self.config: EngineConfig = bridge.config
         self.plan: MemoryPlan = bridge.plan
         self.problem: ErrorInfo | None = None
+        self.is_applying = False
         self._is_over = threading.Event()
         self._arrived: queue.SimpleQueue[Arrived] = queue.SimpleQueue()
         self._answers: queue.SimpleQueue[EngineConfig | ErrorInfo] = queue.SimpleQueue()
@@ -104,9 +106,11 @@ class WindowEngine(QObject):
     def _on_reconfigured(self, event: messages.Reconfigured) -> None:
         self.config = event.config
         self.model_info, self.plan = event.model or self.model_info, event.plan or self.plan
+        self.is_applying = False
         self._answers.put(event.config)
 
     def _on_not_reconfigured(self, event: messages.ReconfigureFailed) -> None:
+        self.is_applying = False
         self._answers.put(event.error)
 
     def _on_snapshot(self, snapshot: EngineSnapshot) -> None:
@@ -180,6 +184,7 @@ class WindowEngine(QObject):
             return
         while not self._answers.empty():
             self._answers.get()
+        self.is_applying = True
         self._wants.emit(changes)
         while True:
             self._check()

@@ -275,6 +275,20 @@ def test_cancel_keeps_what_is_done_and_puts_settings_back(
     )
 
 
+def test_cancel_while_settings_are_applied_puts_them_back(
+    qtbot: QtBot, page: BenchPage, parts: Parts, script: Script
+) -> None:
+    script.reconfigure_s = 0.5
+    bridge, applied = parts.bridge, list[int]()
+    assert bridge.config is not None
+    before = bridge.config.max_num_seqs
+    bridge.reconfiguring.connect(lambda changes: page.bench.cancel())
+    bridge.reconfigured.connect(lambda event: applied.append(event.config.max_num_seqs))
+    sweep(page, "max_num_seqs", "2, 3")
+    wait_end(qtbot, page)
+    qtbot.waitUntil(lambda: applied == [2, before])
+
+
 @pytest.mark.slow
 def test_closing_the_window_keeps_what_is_done(
     qtbot: QtBot, page: BenchPage, parts: Parts
