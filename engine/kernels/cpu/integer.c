@@ -137,7 +137,7 @@ INLINE void rows_of(const packed *w, const activations *x, const piece *p, float
         else if (next.left) TILE(R, FETCH_NEXT);                     \
         else TILE(R, FETCH_NOTHING);                                 \
     }
-/* The last eight rows as four and four: two would take as long as four. */
+/* The last eight rows as four and four, which is at least as fast as six and two. */
 #define IS_LEFT(R) (row + (R) <= p->last && ((R) < 6 || row + 8 != p->last))
     TILES_OF(6)
     TILES_OF(4)

@@ -66,8 +66,8 @@ INLINE void tile(const plain *w, int64_t output, const float *x, const int64_t s
     UNROLLED(r, R) UNROLLED(n, N)
         total[r][n] = of.start ? load_floats(sums + (r * GROUP + n) * LANES) : no_floats();
     int64_t k = of.start, wait = of.parts;
-    const int64_t lines = (of.end - of.start) / TOGETHER / most(1, of.parts);
-    const uint16_t *next = from + GROUP * apart + of.start + of.part * lines * TOGETHER;
+    const int64_t share = (of.end - of.start) / TOGETHER / most(1, of.parts);
+    const uint16_t *next = from + GROUP * apart + of.start + of.part * share * TOGETHER;
     for (; k + TOGETHER <= of.end; k += TOGETHER) {
         if (--wait == 0) {
             UNROLLED(n, N) _mm_prefetch((const char *)(next + n * apart), _MM_HINT_T1);

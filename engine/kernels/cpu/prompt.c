@@ -3,9 +3,9 @@
  *
  * A thread takes some blocks of 32 rows of queries of a request and KV head. KEYS keys and values at
  * a time are arranged as tiles want them, values transposed, and every block passes over them
- * while they are in the core's cache. A block keeps the largest score, the sum of
- * the weights and the weighted sum of the values (FlashAttention, arXiv 2205.14135). Keys that none
- * of its rows sees are skipped. Scores lie as [keys][rows]: a vector holds 16 rows, and each lane
+ * while they are in the core's cache. A block keeps the largest score, the sum of the weights and the
+ * weighted sum of the values (FlashAttention, arXiv 2205.14135). Keys that none of its rows sees are
+ * skipped. Scores lie as [keys][rows]: a vector holds 16 rows, and each lane
  * computes the softmax of its row. KEYS are counted from the beginning of the sequence: what a row
  * comes to does not depend on the rows beside it.
  */
