@@ -73,11 +73,11 @@ class ChatLibrary(ChatShelf):
 
     def _read_again(self) -> None:
         """Conversations that were read before their messages were recovered."""
-        known = self._conversations
-        empty = {i for i in self._loaded if i in known and not known[i].messages}
-        self._loaded -= empty
-        if self.current.id in empty and self._read(self.current):
-            self.messages_changed.emit(self.current.id)
+        known, current = self._conversations, self.current
+        self._loaded -= {i for i in self._loaded if i in known and not known[i].messages}
+        # not only where it was read: a read between two recoveries may have found nothing
+        if current.id in known and not current.messages and self._read(current):
+            self.messages_changed.emit(current.id)
 
     def _return_unsent(self) -> None:
         """Show the recovered text of the new conversation, if it could not be read at the start."""
