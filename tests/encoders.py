@@ -46,7 +46,8 @@ class KeptProcess:
             if self._is_ended:
                 self._process.kill()
         reply = self._process.ask(message, check)  # after an error it is not idle again
-        self._is_idle = True
+        with self._lock:
+            self._is_idle = not self._is_ended  # else `kill` came before the reply: it is dying
         return reply
 
     def kill(self) -> None:
