@@ -74,6 +74,7 @@ class EngineBridge(QObject):
     crashed = Signal(object)  # EngineCrashed
     stalled_changed = Signal(object)  # Stalled | None: the engine answers again, or was replaced
     state_changed = Signal(object)  # EngineState
+    lock_changed = Signal()  # see `lock_settings`
     past = Signal(object)  # tuple[EngineSnapshot, ...]: from before the attachment
     link_changed = Signal(object)  # LinkChanged | None: the engine is local
     remarked = Signal(object)  # Remark
@@ -92,6 +93,7 @@ class EngineBridge(QObject):
         self.config: EngineConfig | None = None
         self.plan: MemoryPlan | None = None
         self.latest: EngineSnapshot | None = None
+        self._lock = ""
         self.link: LinkChanged | None = None
         self.stalled: messages.Stalled | None = None
         """The engine does not answer; the next `load` replaces it."""
@@ -164,6 +166,17 @@ class EngineBridge(QObject):
         if not self.is_remote or getattr(self.engine, "may_control", True):
             return ""
         return f"Windows attached to {self.place} may only view and chat (--no-control)."
+
+    @property
+    def locked(self) -> str:
+        """Why the user may not change settings now; "" if they may."""
+        return self.look_only or self._lock
+
+    def lock_settings(self, why: str) -> None:
+        """What is measured must not change meanwhile. "": unlock."""
+        if why != self._lock:
+            self._lock = why
+            self.lock_changed.emit()
 
     def attach(self, make_thread: ThreadFactory) -> None:
         """Switch to a remote engine; its events report what it has loaded."""

@@ -119,7 +119,7 @@ def tune_commands(panel: EngineSettingsPanel, bridge: EngineBridge) -> list[Comm
         return panel.model.applied is not None
 
     def why_not() -> str:
-        return bridge.look_only
+        return bridge.locked
 
     return [
         Command(

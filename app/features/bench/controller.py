@@ -33,6 +33,7 @@ from app.storage.run_records import RunRecord, State
 from engine.errors import ErrorInfo
 
 UNMEASURED = ErrorInfo("The run ended before its first result: nothing was saved.")
+LOCKED = "Settings are locked while a benchmark runs."
 NO_GOAL = ErrorInfo("No goal specified.", "Set a TTFT, ITL or E2E goal.")
 
 
@@ -97,6 +98,7 @@ class BenchController(QObject):
         self._before = values_before(config, job.settings)
         self._names = model.name, precision_text(model, config)
         self._show()
+        bridge.lock_settings(LOCKED)
         self._task = run_task(self, job.run, lambda _: self._end(), self._on_failed)
         self.changed.emit()
 
@@ -183,6 +185,7 @@ class BenchController(QObject):
         }  # fmt: skip
         if changed and self._bridge.is_ready:
             self._bridge.reconfigure(**changed)
+        self._bridge.lock_settings("")
         self._close_engine()
         self._others.release()
         if job is None:

@@ -328,8 +328,8 @@ class CompareView(PromptView):
         config = self._bridge.config
         if config is None or not self._bridge.is_ready:
             return "Open a model first."
-        if self._bridge.look_only:
-            return self._bridge.look_only
+        if self._bridge.locked:
+            return self._bridge.locked
         left, right = self.setups
         if needs_one((left, right), config) and left.sampling == right.sampling:
             return "Both sides are identical. Change the model, precision, settings or sampling."

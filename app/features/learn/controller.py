@@ -82,7 +82,7 @@ class Lessons(QObject):
             Command(
                 f"learn.{lesson.key}", f"Lesson {number}: {lesson.title}",
                 partial(self.start, lesson), "Help", section="help", submenu="Lessons",
-                why_not=lambda: self._bridge.look_only or self._panel.commands.unreported,
+                why_not=lambda: self._bridge.locked or self._panel.commands.unreported,
             )
             for number, lesson in enumerate(LESSONS, 1)
         ]  # fmt: skip
@@ -100,7 +100,7 @@ class Lessons(QObject):
         self.dismiss_offer()
         self._show_tune()
         if not self._panel.commands.may_change:
-            reason = self._bridge.look_only or (
+            reason = self._bridge.locked or (
                 f"{self._panel.commands.why_not} The lesson starts then."
             )
             self._refused = lesson

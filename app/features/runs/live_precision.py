@@ -38,6 +38,7 @@ class LivePrecision(QWidget):
         hbox(title, self.weights, (self.note, 1), of=self)
         for changed in (guide.changed, bridge.state_changed, bridge.loaded, bridge.load_failed):
             changed.connect(self.refresh)
+        bridge.lock_changed.connect(self.refresh)
         bridge.reconfigured.connect(self._on_reconfigured)
         bridge.reconfigure_failed.connect(self._on_failed)
         self.refresh()

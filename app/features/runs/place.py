@@ -186,7 +186,7 @@ def continue_as_chat(
     name = reply.figures.model if reply.figures is not None and reply.figures.model else model
     keep_as_chat(chats, reply, name)
     config = bridge.config
-    if side is None or config is None or bridge.look_only:
+    if side is None or config is None or bridge.locked:
         return
     if side.path and not session.is_open(side.path):
         session.load(RecentModel(side.path, side.load_format, settings=side.settings).config())

@@ -117,7 +117,7 @@ class EngineSettingsPanel(QWidget):
 
     def _make_foot(self, profiles: ProfileStore) -> QWidget:
         """Message, progress and Apply are hidden while empty."""
-        refusal = lambda: self._bridge.look_only
+        refusal = lambda: self._bridge.locked
         self.profiles = ProfileMenu(profiles, self._chosen_now, self, refusal=refusal)
         self.profiles.chosen.connect(self.commands.apply_profile)
         self.profiles.reset.connect(self.commands.reset)
@@ -339,7 +339,7 @@ class EngineSettingsPanel(QWidget):
             self._set_message(self._work_text(slow[0]))
         elif not self._message_timer.isActive():
             known = model.applied is not None or self.commands.unreported  # shown in the list
-            self._set_message(self._bridge.look_only if known else self.commands.why_not)
+            self._set_message(self._bridge.locked if known else self.commands.why_not)
         self.actions_changed.emit()
 
     def _show_pending(self) -> None:

@@ -75,6 +75,7 @@ class PendingCard(QWidget):
             return
         config, cost = resolved(applied, pending), costliest(pending)
         self.apply.setText(f"Apply ({cost.value})")
+        self.apply.setEnabled(not self._bridge.locked)
         self.what.setText(
             differences_text({name: (getattr(applied, name), v) for name, v in pending.items()})
         )

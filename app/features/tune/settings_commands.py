@@ -60,6 +60,7 @@ class SettingsCommands(QObject):
         self._delay = QTimer(self, singleShot=True, interval=LIVE_DELAY_MS)
         self._delay.timeout.connect(self._send_live)
         bridge.state_changed.connect(self._on_state)
+        bridge.lock_changed.connect(self.refreshed)
         bridge.reconfigured.connect(self._on_reconfigured)
         bridge.reconfigure_failed.connect(self._on_failed)
 
@@ -67,7 +68,7 @@ class SettingsCommands(QObject):
 
     @property
     def may_change(self) -> bool:
-        return self._model.applied is not None and not self._bridge.look_only
+        return self._model.applied is not None and not self._bridge.locked
 
     @property
     def unreported(self) -> str:
@@ -93,8 +94,8 @@ class SettingsCommands(QObject):
         applied = self._model.applied
         if applied is None:
             return self.why_not
-        if self._bridge.look_only:
-            return self._bridge.look_only
+        if self._bridge.locked:
+            return self._bridge.locked
         if any(sent.change is not Change.LIVE for sent in self._model.sent):
             return BUSY
         known = self._precision.checkpoint
@@ -127,7 +128,8 @@ class SettingsCommands(QObject):
             self.refreshed.emit()
 
     def apply(self) -> None:
-        self._submit(self._model.apply())
+        if not self._is_locked():
+            self._submit(self._model.apply())
 
     def discard(self) -> None:
         """Drop the collected changes."""
@@ -137,7 +139,7 @@ class SettingsCommands(QObject):
 
     def change(self, settings: Mapping[str, Any]) -> None:
         """Set and apply `settings` now."""
-        if self.may_change:
+        if not self._is_locked() and self.may_change:
             for name in settings:
                 self.pending.pop(name, None)
             self._submit_for_all(self._model.change(settings))
@@ -148,12 +150,18 @@ class SettingsCommands(QObject):
             self._drop_unsent()
             self._model.pending.clear()
             self.refreshed.emit()
-        elif self._model.pending or self._may_step():
+        elif not self._is_locked() and (self._model.pending or self._may_step()):
             self._submit_for_all(self._model.undo())
 
     def redo(self) -> None:
-        if self._may_step():
+        if not self._is_locked() and self._may_step():
             self._submit_for_all(self._model.redo())
+
+    def _is_locked(self) -> bool:
+        """Then it says why."""
+        if why := self._bridge.locked:
+            self.refused.emit(why)
+        return bool(why)
 
     def _may_step(self) -> bool:
         """A sent change joins the history with its answer: until then, undo would take back an
@@ -164,11 +172,11 @@ class SettingsCommands(QObject):
 
     def reset(self) -> None:
         """Set every changed setting to its default."""
-        self._submit_for_all(self._model.choose_all({}))
+        self.restore({})
 
     def restore(self, choices: Mapping[str, Any]) -> None:
         """Apply `choices`; other settings return to their defaults."""
-        if self.may_change:
+        if not self._is_locked() and self.may_change:
             self._drop_unsent()
             self._submit_for_all(self._model.choose_all(choices))
 
@@ -183,6 +191,9 @@ class SettingsCommands(QObject):
 
     def _send_live(self) -> None:
         pending, self.pending = self.pending, {}
+        if self._is_locked():
+            self.refreshed.emit()
+            return
         for name, value in pending.items():
             self._submit(self._model.choose(name, value))
 

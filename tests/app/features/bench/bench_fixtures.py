@@ -60,6 +60,13 @@ def run(page: BenchPage, mode: Mode, ttft_ms: float) -> None:
     page.form.press_run()
 
 
+def sweep(page: BenchPage, name: str, values: str) -> None:
+    box, line = page.form.axes[0]
+    box.setCurrentIndex(box.findData(name))
+    line.setText(values)
+    page.form.press_run()
+
+
 def wait_end(qtbot: QtBot, page: BenchPage) -> None:
     qtbot.waitUntil(lambda: not page.bench.is_running, timeout=WAIT_MS)
 

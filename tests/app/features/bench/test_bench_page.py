@@ -21,30 +21,21 @@ from app.main.application import Application
 from app.storage.intervals import ONE_RUN, difference_of
 from app.storage.run_records import Kind, State
 from tests.app.cuts import expect_whole
-from tests.app.fakes import Script
 from tests.app.features.bench.bench_fixtures import (
     AMPLE,
     page,
     page_in_window,
+    sweep,
     wait_end,
-    wait_restored,
 )
 from tests.app.parts import Parts, parts
 from tests.app.window_fixtures import application, open_model, script, set_text, usual_text
 from tests.figures import numbers
-from widgets.plot.series import MarkKind
 from widgets.theme.theme import SPACE_3
 
 __all__ = ["application", "page", "parts", "script", "usual_text"]
 OPENS = "/models/tiny"
 TUNED = {"max_num_seqs": 16, "max_num_batched_tokens": 2048, "kv_cache_dtype": "int8"}
-
-
-def sweep(page: BenchPage, name: str, values: str) -> None:
-    box, line = page.form.axes[0]
-    box.setCurrentIndex(box.findData(name))
-    line.setText(values)
-    page.form.press_run()
 
 
 def test_a_sweep_fills_the_table_and_is_kept(qtbot: QtBot, page: BenchPage) -> None:
@@ -61,19 +52,6 @@ def test_a_sweep_fills_the_table_and_is_kept(qtbot: QtBot, page: BenchPage) -> N
     qtbot.waitUntil(lambda: table.viewport().height() == table.verticalHeader().length())
     kept = [run for run in page._book.runs if run.kind is Kind.BENCH]
     assert [run.state for run in kept] == [State.DONE]
-
-
-def test_no_run_starts_while_settings_are_applied(
-    qtbot: QtBot, application: Application
-) -> None:
-    page = page_in_window(qtbot, application)
-    action = application.window.commands.action("bench.run")
-    may_run = lambda: {page.form.run.isEnabled(), action.isEnabled()}
-    assert may_run() == {True}
-    with qtbot.waitSignal(application.bridge.reconfigured, timeout=3000):
-        application.engine_settings.commands.change({"block_size": 32})
-        assert may_run() == {False}
-    qtbot.waitUntil(lambda: may_run() == {True})
 
 
 def test_the_requests_of_each_run_are_shown(qtbot: QtBot, page: BenchPage) -> None:
@@ -239,76 +217,6 @@ def test_settings_go_back_and_the_goal_picks_a_point(
     assert results.chosen is nearest(result.points, page.bench.result.goals)
     results.table.selectRow(0)
     assert results.bar.apply.text() == usual and results.chosen is result.points[0]
-
-
-def test_trials_are_no_ranges_to_compare(qtbot: QtBot, application: Application) -> None:
-    page, source = page_in_window(qtbot, application), application.pages.tune.comparison.source
-    config, before = application.bridge.config, source.count()
-    sweep(page, "max_num_seqs", "2, 3, 4")
-    wait_end(qtbot, page)
-    wait_restored(qtbot, application.bridge, config)
-    kinds = [mark.kind for mark in application.charts.marks.marks]
-    assert kinds.count(MarkKind.TRIAL) == 3 and kinds[-1] is MarkKind.SETTING
-    assert source.count() == before + 1
-
-
-def test_cancel_keeps_what_is_done_and_puts_settings_back(
-    qtbot: QtBot, page: BenchPage, parts: Parts, script: Script
-) -> None:
-    config = parts.bridge.config
-    assert config is not None
-    before = config.max_num_seqs
-    sweep(page, "max_num_seqs", "2, 3, 4, 5, 6, 7")
-    qtbot.waitUntil(
-        lambda: page.bench.result is not None and page.bench.result.points[0].is_measured,
-        timeout=20_000,
-    )
-    page.bench.cancel()
-    wait_end(qtbot, page)
-    result = page.bench.result
-    assert result is not None and result.state is State.STOPPED
-    measured = [point.is_measured for point in result.points]
-    assert measured[0] and not measured[-1]
-    qtbot.waitUntil(
-        lambda: parts.bridge.config is not None
-        and parts.bridge.config.max_num_seqs == before
-    )
-
-
-def test_cancel_while_settings_are_applied_puts_them_back(
-    qtbot: QtBot, page: BenchPage, parts: Parts, script: Script
-) -> None:
-    script.reconfigure_s = 0.5
-    bridge, applied = parts.bridge, list[int]()
-    assert bridge.config is not None
-    before = bridge.config.max_num_seqs
-    bridge.reconfiguring.connect(lambda changes: page.bench.cancel())
-    bridge.reconfigured.connect(lambda event: applied.append(event.config.max_num_seqs))
-    sweep(page, "max_num_seqs", "2, 3")
-    wait_end(qtbot, page)
-    qtbot.waitUntil(lambda: applied == [2, before])
-
-
-@pytest.mark.slow
-def test_closing_the_window_keeps_what_is_done(
-    qtbot: QtBot, page: BenchPage, parts: Parts
-) -> None:
-    config = parts.bridge.config
-    assert config is not None
-    before = config.max_num_seqs
-    sweep(page, "max_num_seqs", "2, 3, 4, 5, 6, 7")
-    qtbot.waitUntil(
-        lambda: page.bench.result is not None and page.bench.result.points[0].is_measured,
-        timeout=20_000,
-    )
-    page.close_down(5.0)
-    assert not page.bench.is_running
-    kept = [run for run in page._book.runs if run.kind is Kind.BENCH]
-    assert [run.state for run in kept] == [State.STOPPED]
-    qtbot.waitUntil(
-        lambda: parts.bridge.config is not None
-        and parts.bridge.config.max_num_seqs == before
-    )
 
 
 def test_an_engine_that_goes_away_ends_the_sweep(

@@ -1,0 +1,154 @@
+"""Settings while a run of the Bench page changes them, and after it."""
+
+from __future__ import annotations
+
+import pytest
+from pytestqt.qtbot import QtBot
+
+from app.features.bench.page import BenchPage
+from app.main.application import Application
+from app.storage.run_records import Kind, State
+from tests.app.fakes import Script
+from tests.app.features.bench.bench_fixtures import (
+    config_of,
+    page,
+    page_in_window,
+    sweep,
+    wait_end,
+    wait_restored,
+)
+from tests.app.parts import Parts, parts
+from tests.app.window_fixtures import application, script, usual_text
+from widgets.plot.series import MarkKind
+
+__all__ = ["application", "page", "parts", "script", "usual_text"]
+OPENS = "/models/tiny"
+
+
+def test_settings_are_locked_during_a_run(qtbot: QtBot, application: Application) -> None:
+    page, bridge, panel = (
+        page_in_window(qtbot, application), application.bridge, application.engine_settings
+    )  # fmt: skip
+    config, commands, applied = bridge.config, panel.commands, list[int]()
+    assert config is not None
+    commands.choose("block_size", 32)  # waits for Apply
+    bridge.reconfigured.connect(lambda event: applied.append(event.config.max_num_seqs))
+    sweep(page, "max_num_seqs", "2, 3")
+    assert page.bench.is_running and bridge.locked
+    assert panel.message == bridge.locked == commands.refusal_of("max_num_seqs", 9)
+    assert not panel.pending.apply.isEnabled()
+    assert not any(row.isEnabled() for row in panel.rows.values())
+    commands.choose("max_num_seqs", 9)
+    for command in (commands.apply, commands.undo, commands.redo, commands.reset):
+        command()
+    commands.change({"max_num_seqs": 9})
+    commands.restore({"max_num_seqs": 9})
+    wait_end(qtbot, page)
+    wait_restored(qtbot, bridge, config)
+    assert applied == [2, 3, config.max_num_seqs]
+    assert not bridge.locked and panel.model.pending == {"block_size": 32}
+    with qtbot.waitSignal(bridge.reconfigured):
+        panel.pending.apply.click()
+    assert config_of(bridge)("block_size") == 32
+
+
+def test_a_setting_that_is_not_sent_yet_is_not_sent_during_a_run(
+    qtbot: QtBot, application: Application
+) -> None:
+    page, commands = page_in_window(qtbot, application), application.engine_settings.commands
+    applied = list[int]()
+    application.bridge.reconfigured.connect(lambda e: applied.append(e.config.max_num_seqs))
+    commands.choose("max_num_seqs", 9)
+    sweep(page, "concurrency", "1")
+    commands._send_live()
+    wait_end(qtbot, page)
+    assert applied == [] and commands.wanted == {}
+
+
+def test_no_run_starts_while_settings_are_applied(
+    qtbot: QtBot, application: Application
+) -> None:
+    page = page_in_window(qtbot, application)
+    action = application.window.commands.action("bench.run")
+    may_run = lambda: {page.form.run.isEnabled(), action.isEnabled()}
+    assert may_run() == {True}
+    with qtbot.waitSignal(application.bridge.reconfigured, timeout=3000):
+        application.engine_settings.commands.change({"block_size": 32})
+        assert may_run() == {False}
+    qtbot.waitUntil(lambda: may_run() == {True})
+
+
+def test_trials_are_no_changes_of_the_user(
+    qtbot: QtBot, application: Application, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page, tune = page_in_window(qtbot, application), application.pages.tune
+    source, changes, remembered = tune.comparison.source, tune.result.changes, list[object]()
+    remember = lambda chosen: remembered.append(chosen)
+    monkeypatch.setattr(application.session, "remember_settings", remember)
+    config, before, num_changes = application.bridge.config, source.count(), len(changes.entries)
+    sweep(page, "max_num_seqs", "2, 3, 4")
+    wait_end(qtbot, page)
+    wait_restored(qtbot, application.bridge, config)
+    kinds = [mark.kind for mark in application.charts.marks.marks]
+    assert kinds.count(MarkKind.TRIAL) == 3 and kinds[-1] is MarkKind.SETTING
+    assert source.count() == before + 1
+    assert len(changes.entries) == num_changes and remembered == [changes.entries[-1].state]
+
+
+def test_cancel_keeps_what_is_done_and_puts_settings_back(
+    qtbot: QtBot, page: BenchPage, parts: Parts, script: Script
+) -> None:
+    config = parts.bridge.config
+    assert config is not None
+    before = config.max_num_seqs
+    sweep(page, "max_num_seqs", "2, 3, 4, 5, 6, 7")
+    qtbot.waitUntil(
+        lambda: page.bench.result is not None and page.bench.result.points[0].is_measured,
+        timeout=20_000,
+    )
+    page.bench.cancel()
+    wait_end(qtbot, page)
+    result = page.bench.result
+    assert result is not None and result.state is State.STOPPED
+    measured = [point.is_measured for point in result.points]
+    assert measured[0] and not measured[-1]
+    qtbot.waitUntil(
+        lambda: parts.bridge.config is not None
+        and parts.bridge.config.max_num_seqs == before
+    )
+
+
+def test_cancel_while_settings_are_applied_puts_them_back(
+    qtbot: QtBot, page: BenchPage, parts: Parts, script: Script
+) -> None:
+    script.reconfigure_s = 0.5
+    bridge, applied = parts.bridge, list[int]()
+    assert bridge.config is not None
+    before = bridge.config.max_num_seqs
+    bridge.reconfiguring.connect(lambda changes: page.bench.cancel())
+    bridge.reconfigured.connect(lambda event: applied.append(event.config.max_num_seqs))
+    sweep(page, "max_num_seqs", "2, 3")
+    wait_end(qtbot, page)
+    qtbot.waitUntil(lambda: applied == [2, before])
+
+
+@pytest.mark.slow
+def test_closing_the_window_keeps_what_is_done(
+    qtbot: QtBot, page: BenchPage, parts: Parts
+) -> None:
+    config = parts.bridge.config
+    assert config is not None
+    before = config.max_num_seqs
+    sweep(page, "max_num_seqs", "2, 3, 4, 5, 6, 7")
+    qtbot.waitUntil(
+        lambda: page.bench.result is not None and page.bench.result.points[0].is_measured,
+        timeout=20_000,
+    )
+    page.close_down(5.0)
+    assert not page.bench.is_running
+    kept = [run for run in page._book.runs if run.kind is Kind.BENCH]
+    assert [run.state for run in kept] == [State.STOPPED]
+    qtbot.waitUntil(
+        lambda: parts.bridge.config is not None
+        and parts.bridge.config.max_num_seqs == before
+    )
