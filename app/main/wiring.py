@@ -130,8 +130,9 @@ def _connect_panels(app: Application) -> None:
     def changed(text: str, details: tuple[str, ...], chosen: dict[str, object]) -> None:
         is_trial = app.pages.bench.bench.is_running
         app.charts.mark(text, MarkKind.TRIAL if is_trial else MarkKind.SETTING, details)
-        app.pages.tune.result.changed(text, chosen)
-        app.session.remember_settings(chosen)
+        if not is_trial:
+            app.pages.tune.result.changed(text, chosen)
+            app.session.remember_settings(chosen)
 
     def show_setting(name: str) -> None:
         app.settings_dock.bring_to_front()
