@@ -99,8 +99,17 @@ def compiled(processor: str = "native") -> tuple[Path, Compiler]:
     compiler, openmp = find_compiler(), loaded_openmp()
     key = _fingerprint(compiler, openmp, processor)
     target = cache_folder() / f"kernels-{key}.so"
+    (report, check), is_told = _listener.get(), False
+
+    def wait() -> None:
+        nonlocal is_told
+        if not is_told:
+            is_told = True
+            report(0, len(SOURCES))
+        check()
+
     try:
-        with one_at_a_time(target.parent, TIMEOUT_S, _listener.get().check):
+        with one_at_a_time(target.parent, TIMEOUT_S, wait):
             if not is_intact(target, key):
                 store(_compile(compiler, openmp, processor), target, key)
     except OSError as error:
@@ -110,9 +119,9 @@ def compiled(processor: str = "native") -> tuple[Path, Compiler]:
 
 @contextmanager
 def reporting(report: Compiled, check: Callable[[], None] = lambda: None) -> Iterator[None]:
-    """Call `report` before the first source file that this thread compiles, and after each. It is
-    not called where the library is in the cache. `check` is called all the time: what it raises
-    ends the compiler."""
+    """Call `report` before the first source file that this thread compiles, or that another process
+    compiles and it waits for, and after each. It is not called where the library is in the cache.
+    `check` is called all the time: what it raises ends the compiler."""
     before = _listener.set(_Listener(report, check))
     try:
         yield

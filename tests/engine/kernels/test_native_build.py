@@ -107,6 +107,8 @@ class TestBuild:
         self.compiler(tmp_path, monkeypatch, HANGS)
         folder = library_cache.cache_folder()
 
+        counts = list[tuple[int, int]]()
+
         def check() -> None:
             if where != "compiling" or started_by_compilers(tmp_path):
                 raise LoadCancelled("cancelled")
@@ -114,8 +116,10 @@ class TestBuild:
         with ExitStack() as other:
             if where != "compiling":
                 other.enter_context(library_cache.one_at_a_time(folder, 60, lambda: None))
-            with pytest.raises(LoadCancelled), build.reporting(lambda *count: None, check):
+            report = lambda *count: counts.append(count)
+            with pytest.raises(LoadCancelled), build.reporting(report, check):
                 native.library()
+        assert counts == [(0, len(build.SOURCES))]
         assert have_ended(started_by_compilers(tmp_path))
         self.compiler(tmp_path, monkeypatch, WRITES)  # the next load compiles again
         assert "cannot load" in native.problem()
