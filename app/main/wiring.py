@@ -128,9 +128,9 @@ def _connect_panels(app: Application) -> None:
     panel, views = app.engine_settings, app.views
 
     def changed(text: str, details: tuple[str, ...], chosen: dict[str, object]) -> None:
-        is_trial = app.pages.bench.bench.is_running
-        app.charts.mark(text, MarkKind.TRIAL if is_trial else MarkKind.SETTING, details)
-        if not is_trial:
+        bench = app.pages.bench.bench
+        app.charts.mark(text, MarkKind.TRIAL if bench.is_trial else MarkKind.SETTING, details)
+        if not (bench.is_trial or bench.is_restoring):
             app.pages.tune.result.changed(text, chosen)
             app.session.remember_settings(chosen)
 

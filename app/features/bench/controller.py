@@ -27,10 +27,11 @@ from app.features.bench.jobs import (
 )
 from app.features.bench.quality import measure_quality
 from app.features.models.precision import precision_text
-from app.link.bridge import EngineBridge
+from app.link.bridge import EngineBridge, EngineState
 from app.link.tasks import Task, run_task
 from app.storage.run_records import RunRecord, State
 from engine.errors import ErrorInfo
+from engine.messages import Reconfigured, ReconfigureFailed
 
 UNMEASURED = ErrorInfo("The run ended before its first result: nothing was saved.")
 LOCKED = "Settings are locked while a benchmark runs."
@@ -61,11 +62,25 @@ class BenchController(QObject):
         self._job: Job | None = None
         self._names = ("", "")
         self._before: Mapping[str, Any] = {}
+        self._num_awaited = 0  # answers up to that which puts the settings back
         self._moved.connect(self._on_moved)
+        bridge.reconfigured.connect(self._on_answer)
+        bridge.reconfigure_failed.connect(self._on_answer)
+        bridge.state_changed.connect(self._on_state)
 
     @property
     def is_running(self) -> bool:
         return self._task is not None
+
+    @property
+    def is_trial(self) -> bool:
+        """Whether settings that take effect now are those of a trial."""
+        return self.is_running or self._num_awaited > 1
+
+    @property
+    def is_restoring(self) -> bool:
+        """Whether the next ones are those from before the job."""
+        return self._num_awaited == 1
 
     @property
     def title(self) -> str:
@@ -98,8 +113,8 @@ class BenchController(QObject):
         self._before = values_before(config, job.settings)
         self._names = model.name, precision_text(model, config)
         self._show()
-        bridge.lock_settings(LOCKED)
         self._task = run_task(self, job.run, lambda _: self._end(), self._on_failed)
+        bridge.lock_settings(LOCKED)
         self.changed.emit()
 
     def engine_names(self) -> list[str]:
@@ -110,6 +125,8 @@ class BenchController(QObject):
         bridge = self._bridge
         if not bridge.is_ready or bridge.config is None or bridge.plan is None:
             return ErrorInfo("No model is loaded.", "Open a model.")
+        if bridge.locked and not bridge.look_only:
+            return ErrorInfo(bridge.locked, "Wait until it ends.")
         why = bridge.look_only
         if bridge.model is not None and not bridge.model.is_described:
             why = "This server's settings cannot be changed while it runs."
@@ -184,8 +201,10 @@ class BenchController(QObject):
             if is_applying or getattr(config, name) != value
         }  # fmt: skip
         if changed and self._bridge.is_ready:
+            self._num_awaited = 1 + is_applying
             self._bridge.reconfigure(**changed)
-        self._bridge.lock_settings("")
+        else:
+            self._bridge.lock_settings("")
         self._close_engine()
         self._others.release()
         if job is None:
@@ -198,6 +217,18 @@ class BenchController(QObject):
         self._job = None
         if run is not None:
             self._keep(run)
+
+    def _on_answer(self, event: Reconfigured | ReconfigureFailed) -> None:
+        self._await(max(0, self._num_awaited - 1))
+
+    def _on_state(self, state: EngineState) -> None:
+        if state is not EngineState.READY:  # nothing answers any more
+            self._await(0)
+
+    def _await(self, count: int) -> None:
+        if self._num_awaited and count == 0:
+            self._bridge.lock_settings("")
+        self._num_awaited = count
 
     def _close_engine(self) -> None:
         if self._engine is not None:

@@ -82,6 +82,7 @@ class BenchPage(QWidget):
         asks_to_leave = lambda: store.preferences.get("confirm_leave")
         self.leaving = LeaveGuard(asks_to_leave, self.bench.cancel, LOSS, self)
         self._earlier: list[RunRecord] = []
+        self._next: BenchPlan | None = None  # starts once the settings are applied
         self._layout = vbox(of=self)
 
     def commands(self) -> list[Command]:
@@ -107,7 +108,8 @@ class BenchPage(QWidget):
         """Why no run can start, or ""."""
         if not self._bridge.is_ready:
             return NO_MODEL
-        return "Settings are being applied" if self._settings.model.sent else ""
+        is_sent = bool(self._settings.model.sent) and not self.bench.is_running
+        return "Settings are being applied" if is_sent else self._bridge.locked
 
     def may_close(self, window: QWidget) -> bool:
         """Whether the window may close now. During a run it asks first (a preference)."""
@@ -203,6 +205,10 @@ class BenchPage(QWidget):
         self.form.press_run()
 
     def _start(self, plan: BenchPlan) -> None:
+        self._settings.commands.send_live()  # what was typed just before
+        if self._settings.model.sent:
+            self._next = plan
+            return
         if plan.tune is not None:
             is_memory = plan.tune.objective is Objective.MEMORY
             self.results.show_kind(MEMORY if is_memory else LATENCY)
@@ -241,6 +247,9 @@ class BenchPage(QWidget):
         self.commands_changed.emit()
         if self._layout.count():
             self.form.show_why_not(self._why_not)
+        if self._next is not None and not self._settings.model.sent:
+            plan, self._next = self._next, None
+            self._start(plan)
 
     def _show_state(self) -> None:
         """How far a run is, or why it ended."""

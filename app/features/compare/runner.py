@@ -57,6 +57,7 @@ from engine.snapshot import ModelInfo
 
 CLOSED = "Comparison stopped: the model was closed."
 ABORTED = "Comparison stopped: replies were aborted."
+LOCKED = "Settings are locked while a comparison runs."
 CHANGED = "Comparison stopped: the precision was changed."
 
 
@@ -124,6 +125,7 @@ class ComparisonRunner(QObject):
         except ConfigError as error:
             self._end(by_row(f"{error}"))
             return
+        self._bridge.lock_settings(LOCKED)
         self._own = self.side if self.side in SIDES else LEFT
         if self.side == HOME:
             self._switch(self._own)
@@ -350,6 +352,7 @@ class ComparisonRunner(QObject):
     def _end(self, problem: str = "") -> None:
         self.problem = problem or self.problem
         self.phase = Phase.IDLE
+        self._bridge.lock_settings("")
         self._switcher.end()
         self._replies.forget()
         if self._task is not None:

@@ -76,6 +76,7 @@ class CompareView(PromptView):
         guide.changed.connect(self.refresh)
         bridge.state_changed.connect(self.refresh)
         bridge.loaded.connect(self.refresh)
+        bridge.lock_changed.connect(self.refresh)
         self.refresh()
 
     # Building ----------------------------------------------------------------------------------
@@ -183,6 +184,8 @@ class CompareView(PromptView):
     def start_or_stop(self) -> None:
         if self._runner.is_running:
             self._runner.stop()
+            return
+        if self._refusal():
             return
         self.add_prompt()
         prompts = [pair.prompt for pair in self._pairs]

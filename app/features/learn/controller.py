@@ -68,6 +68,7 @@ class Lessons(QObject):
         self._chosen_before: dict[str, Any] = {}
         self._sizes_before = (0, 0)
         self._over_at = 0.0  # the measurement after the change
+        self._owes = False  # the settings from before the lesson
         self._look = QTimer(self, interval=LOOK_MS)
         self._look.timeout.connect(self._on_look)
         panel.commands.changed.connect(self._on_changed)
@@ -75,6 +76,7 @@ class Lessons(QObject):
         bridge.reconfigure_failed.connect(self._on_refused)
         panel.actions_changed.connect(self._on_choice)
         bridge.state_changed.connect(self._on_state)
+        bridge.lock_changed.connect(self._put_back)
         jobs.ended.connect(self._on_evaluated)
 
     def commands(self) -> list[Command]:
@@ -103,7 +105,7 @@ class Lessons(QObject):
             reason = self._bridge.locked or (
                 f"{self._panel.commands.why_not} The lesson starts then."
             )
-            self._refused = lesson
+            self._refused = None if self._bridge.locked else lesson
             self.callout.point_at(None)
             self._do(self.course.leave())
             self._place.say(Words("Lessons", lesson.title, reason))
@@ -151,7 +153,7 @@ class Lessons(QObject):
 
     def close(self) -> None:
         """The window closes: the next start has the user's settings, not the lesson's."""
-        if self.course.is_on:
+        if self.course.is_on or self._owes:
             before = dict(self._chosen_before)
             self.leave()
             self._remember(before)
@@ -181,7 +183,14 @@ class Lessons(QObject):
                     self._stop_evaluation()
                 case Do.PUT_BACK:
                     self._tune.result.end_lesson(self._chosen_before)
-                    commands.restore(self._chosen_before)
+                    self._owes = True
+                    self._put_back()
+
+    def _put_back(self) -> None:
+        """The user's settings, as soon as none of a benchmark's are measured."""
+        if self._owes and not self._bridge.locked:
+            self._owes = False
+            self._panel.commands.restore(self._chosen_before)
 
     def _start_load(self) -> None:
         """Once the setup took effect: a request from before is no sample of it."""

@@ -60,8 +60,6 @@ class ChangeHistory:
         """The choices are `state` from `at` on. The steps of a lesson are one change, however long
         it stayed at a value in between: it is measured from the lesson's baseline."""
         last, since = self.entries[-1], at
-        if dict(state) == last.state:  # put back, after trials that are not listed
-            return
         may_merge = not is_quiet and last is self.latest and last.is_lesson == is_lesson
         if may_merge and (is_lesson or at - last.at < PASSED_S):
             before = self.entries[-2].state

@@ -58,7 +58,7 @@ class SettingsCommands(QObject):
         """Whether this window runs the remote engine in use."""
         self.pending: dict[str, Any] = {}
         self._delay = QTimer(self, singleShot=True, interval=LIVE_DELAY_MS)
-        self._delay.timeout.connect(self._send_live)
+        self._delay.timeout.connect(self.send_live)
         bridge.state_changed.connect(self._on_state)
         bridge.lock_changed.connect(self.refreshed)
         bridge.reconfigured.connect(self._on_reconfigured)
@@ -128,7 +128,7 @@ class SettingsCommands(QObject):
             self.refreshed.emit()
 
     def apply(self) -> None:
-        if not self._is_locked():
+        if not self._refuses():
             self._submit(self._model.apply())
 
     def discard(self) -> None:
@@ -139,7 +139,7 @@ class SettingsCommands(QObject):
 
     def change(self, settings: Mapping[str, Any]) -> None:
         """Set and apply `settings` now."""
-        if not self._is_locked() and self.may_change:
+        if not self._refuses() and self.may_change:
             for name in settings:
                 self.pending.pop(name, None)
             self._submit_for_all(self._model.change(settings))
@@ -150,15 +150,15 @@ class SettingsCommands(QObject):
             self._drop_unsent()
             self._model.pending.clear()
             self.refreshed.emit()
-        elif not self._is_locked() and (self._model.pending or self._may_step()):
+        elif not self._refuses() and (self._model.pending or self._may_step()):
             self._submit_for_all(self._model.undo())
 
     def redo(self) -> None:
-        if not self._is_locked() and self._may_step():
+        if not self._refuses() and self._may_step():
             self._submit_for_all(self._model.redo())
 
-    def _is_locked(self) -> bool:
-        """Then it says why."""
+    def _refuses(self) -> bool:
+        """Whether settings are locked; then it says why."""
         if why := self._bridge.locked:
             self.refused.emit(why)
         return bool(why)
@@ -176,7 +176,7 @@ class SettingsCommands(QObject):
 
     def restore(self, choices: Mapping[str, Any]) -> None:
         """Apply `choices`; other settings return to their defaults."""
-        if not self._is_locked() and self.may_change:
+        if not self._refuses() and self.may_change:
             self._drop_unsent()
             self._submit_for_all(self._model.choose_all(choices))
 
@@ -189,9 +189,11 @@ class SettingsCommands(QObject):
         if unknown := [name for name in profile.unknown if name not in PARALLEL]:
             self.said.emit(f"Skipped unknown settings: {', '.join(unknown)}.")
 
-    def _send_live(self) -> None:
+    def send_live(self) -> None:
+        """Send what was chosen, before its delay is over."""
+        self._delay.stop()
         pending, self.pending = self.pending, {}
-        if self._is_locked():
+        if pending and self._refuses():
             self.refreshed.emit()
             return
         for name, value in pending.items():

@@ -225,7 +225,7 @@ def test_an_engine_that_goes_away_ends_the_sweep(
     sweep(page, "concurrency", "1, 2, 4, 8, 16, 32")
     parts.bridge.unload()
     wait_end(qtbot, page)
-    assert page.bench.problem is not None
+    assert page.bench.problem is not None and not parts.bridge.locked
     open_model(qtbot, parts)  # and the next one works
     sweep(page, "concurrency", "1")
     wait_end(qtbot, page)

@@ -52,17 +52,21 @@ def test_settings_are_locked_during_a_run(qtbot: QtBot, application: Application
     assert config_of(bridge)("block_size") == 32
 
 
-def test_a_setting_that_is_not_sent_yet_is_not_sent_during_a_run(
+def test_a_run_starts_after_what_was_chosen_just_before(
     qtbot: QtBot, application: Application
 ) -> None:
-    page, commands = page_in_window(qtbot, application), application.engine_settings.commands
-    applied = list[int]()
-    application.bridge.reconfigured.connect(lambda e: applied.append(e.config.max_num_seqs))
-    commands.choose("max_num_seqs", 9)
+    page, panel = page_in_window(qtbot, application), application.engine_settings
+    sent = list[tuple[dict[str, object], bool]]()
+    application.bridge.reconfiguring.connect(
+        lambda changes: sent.append((dict(changes), page.bench.is_running))
+    )
+    panel.commands.choose("max_num_seqs", 9)
     sweep(page, "concurrency", "1")
-    commands._send_live()
+    assert not page.bench.is_running
+    qtbot.waitUntil(lambda: page.bench.is_running)
     wait_end(qtbot, page)
-    assert applied == [] and commands.wanted == {}
+    assert sent == [({"max_num_seqs": 9}, False)]
+    assert panel.model.applied is not None and panel.model.applied.max_num_seqs == 9
 
 
 def test_no_run_starts_while_settings_are_applied(
@@ -92,7 +96,7 @@ def test_trials_are_no_changes_of_the_user(
     kinds = [mark.kind for mark in application.charts.marks.marks]
     assert kinds.count(MarkKind.TRIAL) == 3 and kinds[-1] is MarkKind.SETTING
     assert source.count() == before + 1
-    assert len(changes.entries) == num_changes and remembered == [changes.entries[-1].state]
+    assert len(changes.entries) == num_changes and remembered == []
 
 
 def test_cancel_keeps_what_is_done_and_puts_settings_back(
@@ -129,7 +133,11 @@ def test_cancel_while_settings_are_applied_puts_them_back(
     bridge.reconfigured.connect(lambda event: applied.append(event.config.max_num_seqs))
     sweep(page, "max_num_seqs", "2, 3")
     wait_end(qtbot, page)
-    qtbot.waitUntil(lambda: applied == [2, before])
+    assert bridge.locked and not page.form.run.isEnabled()  # until all is as before
+    page.form.press_run()
+    assert not page.bench.is_running and page.bench.problem is not None
+    qtbot.waitUntil(lambda: not bridge.locked)
+    assert applied == [2, before] and page.form.run.isEnabled()
 
 
 @pytest.mark.slow
@@ -146,9 +154,54 @@ def test_closing_the_window_keeps_what_is_done(
     )
     page.close_down(5.0)
     assert not page.bench.is_running
+    qtbot.waitUntil(lambda: not parts.bridge.locked)
     kept = [run for run in page._book.runs if run.kind is Kind.BENCH]
     assert [run.state for run in kept] == [State.STOPPED]
     qtbot.waitUntil(
         lambda: parts.bridge.config is not None
         and parts.bridge.config.max_num_seqs == before
     )
+
+
+def test_no_comparison_starts_during_a_run(qtbot: QtBot, application: Application) -> None:
+    page, view = page_in_window(qtbot, application), application.pages.runs.compare
+    view.prompt.setPlainText("one")
+    view.sides[1].precision.choose({"quantization": "int8"})
+    assert view.start.isEnabled()
+    sweep(page, "concurrency", "1")
+    assert not view.start.isEnabled()
+    view.start_or_stop()
+    assert not view._runner.is_running
+    wait_end(qtbot, page)
+    assert view.start.isEnabled()
+
+
+def test_no_run_starts_during_a_comparison(qtbot: QtBot, application: Application) -> None:
+    page, view = page_in_window(qtbot, application), application.pages.runs.compare
+    view.prompt.setPlainText("one")
+    view.sides[1].precision.choose({"quantization": "int8"})
+    view.start.click()
+    assert view._runner.is_running and application.bridge.locked
+    assert not page.form.run.isEnabled()
+    page.form.press_run()
+    assert not page.bench.is_running
+    qtbot.waitUntil(lambda: not view._runner.is_running)
+    assert not application.bridge.locked and page.form.run.isEnabled()
+
+
+def test_a_lesson_that_is_left_during_a_run_puts_its_settings_back_after_it(
+    qtbot: QtBot, application: Application
+) -> None:
+    page, lessons = page_in_window(qtbot, application), application.lessons
+    config = application.bridge.config
+    lessons.start(lessons.course.lesson)
+    load = application.pages.tune.load
+    qtbot.waitUntil(lambda: load.is_on and not application.engine_settings.model.sent)
+    application.engine_settings.commands.change({"max_num_seqs": 2})
+    qtbot.waitUntil(lambda: config_of(application.bridge)("max_num_seqs") == 2)
+    load.stop()
+    sweep(page, "concurrency", "1")
+    lessons.leave()
+    assert page.bench.is_running and config_of(application.bridge)("max_num_seqs") == 2
+    wait_end(qtbot, page)
+    wait_restored(qtbot, application.bridge, config)
