@@ -22,6 +22,7 @@ from typing import NamedTuple
 
 import psutil
 
+from engine.kernels.cpu.compiling import TIMEOUT_S
 from tests.corpus.case import LARGEST_BYTES, LONGEST_S, Case, Outcome
 
 LOOK_S = 0.02
@@ -205,12 +206,13 @@ def _end(child: _Running) -> None:
 
 
 def call(action: Callable[[], object]) -> None:
-    """Run `action` in a forked child. Raises RuntimeError if it fails."""
+    """Run `action`, which may wait for a compiler, in a forked child. Raises RuntimeError if it
+    fails."""
 
     def run(folder: Path) -> int:
         action()
         return 0
 
-    ((_, outcome),) = run_all([Case("", "call", run)], longest_s=120)
+    ((_, outcome),) = run_all([Case("", "call", run)], longest_s=TIMEOUT_S + 60)
     if (outcome.ended, outcome.code) != ("exit", 0):
         raise RuntimeError(f"{outcome.ended} {outcome.code}\n{outcome.err}")

@@ -37,7 +37,7 @@ def make_control(folder: Path) -> None:
         for name, prompt in PROMPTS.items()
     }
     (folder / "control.json").write_text(json.dumps(known))
-    check.find()  # else the first case would wait for the compiler, or for who compiles
+    check.find()  # else the first case would wait for them
 
 
 class Bench:
