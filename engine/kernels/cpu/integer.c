@@ -25,7 +25,8 @@
 #endif
 #define NEAREST 256      /* inputs at a time: their codes stay in L1 while all rows are multiplied */
 #define ROWS_AT_ONCE 128 /* their activations stay in L2 while all panels are multiplied */
-#define MOST_TILES 16    /* of rows, up to which codes come in pieces, or of 4 bits are prefetched */
+#define MOST_TILES 16    /* of rows, up to which memory may be slower than the products */
+#define NARROW 4096      /* inputs, whose next codes are prefetched for more rows too: 1 MB of cache has room */
 #define WIDENED_ROWS 64  /* from which codes of 4 bits are widened once for all rows */
 
 enum { FETCH_NOTHING, FETCH_AHEAD, FETCH_NEXT }; /* what to prefetch during the products */
@@ -184,7 +185,7 @@ static int64_t panels(const packed *w, const activations *x, int64_t row, int64_
     const int kind = w->bits == 4 ? OF_4 : w->parts == 1 ? OF_8_WHOLE : OF_8;
     const int is_widened = WIDE_TILES && count > 1 && kind == OF_4 && end - row >= WIDENED_ROWS;
     const int is_few = tiles <= MOST_TILES, is_whole = kind == OF_8_WHOLE;
-    const int has_next = tiles > 1 && !is_widened && (is_few || is_whole);
+    const int has_next = tiles > 1 && !is_widened && (is_few || (is_whole && w->inputs <= NARROW));
     const int64_t pieces = is_few && has_next && is_whole ? (w->inputs + NEAREST - 1) / NEAREST : 1;
     const int64_t at_once = (w->inputs / 4 + pieces - 1) / pieces * 4; /* alike, for an even rate */
     for (; panel + count <= last; panel += count) {
