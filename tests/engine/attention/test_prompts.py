@@ -71,6 +71,15 @@ def test_attention_in_tiles_is_exact_but_for_bfloat16(scene: Scene) -> None:
         assert bool(((found.double() - exact).abs() <= allowed).all())
 
 
+@pytest.mark.parametrize("steepness", [30, 100])
+def test_scores_far_below_the_largest_are_exact_too(steepness: int) -> None:
+    """Their weights are too small for float32, in part or at all."""
+    stage = Prompts(Scene(((700, 200),), dtype=torch.bfloat16))
+    stage.queries = [steepness * q for q in stage.queries]
+    (found,), (exact, sizes) = stage.compute([0]), stage.exact(0)
+    assert bool(((found.double() - exact).abs() <= 2**-6 * sizes + 1e-30).all())
+
+
 @settings(deadline=None, max_examples=examples(30))
 @given(prompts)
 def test_a_request_comes_to_the_same_in_any_company(scene: Scene) -> None:
