@@ -3,9 +3,9 @@
     python -m tests.benchmarks.kv_dtype [--quick]
 
 Decode (one token each of 1 and 8 requests) and prefill (the last chunk of a prompt) through the
-attention backend alone, at the shapes of two models, with the formats taking turns. So many layers
-are kept that their caches do not stay in the processor's: a decode step reads memory, as it does
-in a model. Times are those of one layer.
+engine's attention backend alone, at the shapes of two models, with the formats taking turns. So
+many layers are kept that their caches do not stay in the processor's: a decode step reads memory,
+as it does in a model. Times are those of one layer.
 """
 
 from __future__ import annotations
@@ -20,12 +20,13 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from engine.attention.backends import make_backend
 from engine.attention.cpu import CPUAttention
 from engine.attention.interface import AttentionOptions, LayerSpec
 from engine.attention.pages import token_rows
 from engine.batch.batch import Span, pack
-from engine.hardware.machine import default_threads, machine_info
-from engine.numerics.kv_dtype import parse_kv_dtype
+from engine.config import EngineConfig
+from engine.hardware.machine import default_threads
 from tests.benchmarks.report import (
     Goal,
     arguments,
@@ -95,13 +96,16 @@ class Trial:
     """One case at one format: its caches filled, and a step ready to run."""
 
     def __init__(self, shape: Shape, case: Case, name: str) -> None:
-        spec, fast = shape.spec, machine_info().fast_bf16
+        spec = shape.spec
         plain = case.num_blocks * BLOCK_SIZE * 2 * (spec.num_kv_heads * spec.key_dim) * 2
         self.num_layers = math.ceil(LEAST_BYTES / plain) if case.tokens == 1 else PREFILL_LAYERS
-        self.backend = CPUAttention(
-            dict.fromkeys(range(self.num_layers), spec), case.num_blocks, BLOCK_SIZE,
-            torch.bfloat16, torch.bfloat16 if fast else torch.float32, parse_kv_dtype(name),
-        )  # fmt: skip
+        config = EngineConfig(
+            model="", device="cpu", dtype="bfloat16", block_size=BLOCK_SIZE, kv_cache_dtype=name
+        )
+        layers = dict.fromkeys(range(self.num_layers), spec)
+        backend = make_backend(config, layers, case.num_blocks, torch.bfloat16)
+        assert isinstance(backend, CPUAttention)
+        self.backend = backend
         self.bytes_per_token = self.backend.nbytes / (
             self.num_layers * case.num_blocks * BLOCK_SIZE
         )
