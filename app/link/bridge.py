@@ -93,7 +93,8 @@ class EngineBridge(QObject):
         self.config: EngineConfig | None = None
         self.plan: MemoryPlan | None = None
         self.latest: EngineSnapshot | None = None
-        self._lock = ""
+        self.lock = ""
+        """Why settings are locked while something is measured; "" if they are not."""
         self.link: LinkChanged | None = None
         self.stalled: messages.Stalled | None = None
         """The engine does not answer; the next `load` replaces it."""
@@ -170,12 +171,12 @@ class EngineBridge(QObject):
     @property
     def locked(self) -> str:
         """Why the user may not change settings now; "" if they may."""
-        return self.look_only or self._lock
+        return self.look_only or self.lock
 
     def lock_settings(self, why: str) -> None:
-        """What is measured must not change meanwhile. "": unlock."""
-        if why != self._lock:
-            self._lock = why
+        """Changes until then are not the user's. "": unlock."""
+        if why != self.lock:
+            self.lock = why
             self.lock_changed.emit()
 
     def attach(self, make_thread: ThreadFactory) -> None:

@@ -128,9 +128,9 @@ def _connect_panels(app: Application) -> None:
     panel, views = app.engine_settings, app.views
 
     def changed(text: str, details: tuple[str, ...], chosen: dict[str, object]) -> None:
-        bench = app.pages.bench.bench
-        app.charts.mark(text, MarkKind.TRIAL if bench.is_trial else MarkKind.SETTING, details)
-        if not (bench.is_trial or bench.is_restoring):
+        is_own = not app.bridge.lock  # else a benchmark's, or a comparison's
+        app.charts.mark(text, MarkKind.SETTING if is_own else MarkKind.TRIAL, details)
+        if is_own:
             app.pages.tune.result.changed(text, chosen)
             app.session.remember_settings(chosen)
 

@@ -156,7 +156,7 @@ def predicted(color: str, text: Callable[[float], str] = figure) -> Series:
 
 class MarkKind(StrEnum):
     SETTING = "setting"
-    TRIAL = "trial"  # a sweep or search changed a setting
+    TRIAL = "trial"  # a benchmark or comparison changed a setting
     LOAD = "load"  # a background load began or ended
     MODEL = "model"  # another model was opened
 

@@ -35,6 +35,8 @@ from engine.messages import Reconfigured, ReconfigureFailed
 
 UNMEASURED = ErrorInfo("The run ended before its first result: nothing was saved.")
 LOCKED = "Settings are locked while a benchmark runs."
+RESTORING = "Restoring the settings from before the benchmark."
+NOT_RESTORED = "The settings from before the benchmark were not restored."
 NO_GOAL = ErrorInfo("No goal specified.", "Set a TTFT, ITL or E2E goal.")
 
 
@@ -62,25 +64,17 @@ class BenchController(QObject):
         self._job: Job | None = None
         self._names = ("", "")
         self._before: Mapping[str, Any] = {}
-        self._num_awaited = 0  # answers up to that which puts the settings back
+        self._restored: Mapping[str, Any] = {}  # settings that are being put back
+        self._num_awaited = 0  # answers up to theirs
         self._moved.connect(self._on_moved)
         bridge.reconfigured.connect(self._on_answer)
         bridge.reconfigure_failed.connect(self._on_answer)
         bridge.state_changed.connect(self._on_state)
+        bridge.loaded.connect(lambda event: self._unlock())  # then no answer comes
 
     @property
     def is_running(self) -> bool:
         return self._task is not None
-
-    @property
-    def is_trial(self) -> bool:
-        """Whether settings that take effect now are those of a trial."""
-        return self.is_running or self._num_awaited > 1
-
-    @property
-    def is_restoring(self) -> bool:
-        """Whether the next ones are those from before the job."""
-        return self._num_awaited == 1
 
     @property
     def title(self) -> str:
@@ -125,8 +119,8 @@ class BenchController(QObject):
         bridge = self._bridge
         if not bridge.is_ready or bridge.config is None or bridge.plan is None:
             return ErrorInfo("No model is loaded.", "Open a model.")
-        if bridge.locked and not bridge.look_only:
-            return ErrorInfo(bridge.locked, "Wait until it ends.")
+        if bridge.lock:
+            return ErrorInfo(bridge.lock, "Wait until it ends.")
         why = bridge.look_only
         if bridge.model is not None and not bridge.model.is_described:
             why = "This server's settings cannot be changed while it runs."
@@ -201,7 +195,8 @@ class BenchController(QObject):
             if is_applying or getattr(config, name) != value
         }  # fmt: skip
         if changed and self._bridge.is_ready:
-            self._num_awaited = 1 + is_applying
+            self._restored, self._num_awaited = changed, 1 + is_applying
+            self._bridge.lock_settings(RESTORING)
             self._bridge.reconfigure(**changed)
         else:
             self._bridge.lock_settings("")
@@ -219,16 +214,25 @@ class BenchController(QObject):
             self._keep(run)
 
     def _on_answer(self, event: Reconfigured | ReconfigureFailed) -> None:
-        self._await(max(0, self._num_awaited - 1))
+        if not self._num_awaited:
+            return
+        self._num_awaited -= 1
+        wanted = self._restored
+        is_restored = all(getattr(event.config, name) == wanted[name] for name in wanted)
+        if is_restored or not self._num_awaited:
+            if isinstance(event, ReconfigureFailed) and not is_restored:
+                self.problem = event.error._replace(cause=f"{NOT_RESTORED} {event.error.cause}")
+                self.changed.emit()
+            self._unlock()
 
     def _on_state(self, state: EngineState) -> None:
         if state is not EngineState.READY:  # nothing answers any more
-            self._await(0)
+            self._unlock()
 
-    def _await(self, count: int) -> None:
-        if self._num_awaited and count == 0:
+    def _unlock(self) -> None:
+        if self._restored:
+            self._restored, self._num_awaited = {}, 0
             self._bridge.lock_settings("")
-        self._num_awaited = count
 
     def _close_engine(self) -> None:
         if self._engine is not None:

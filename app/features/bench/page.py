@@ -82,7 +82,8 @@ class BenchPage(QWidget):
         asks_to_leave = lambda: store.preferences.get("confirm_leave")
         self.leaving = LeaveGuard(asks_to_leave, self.bench.cancel, LOSS, self)
         self._earlier: list[RunRecord] = []
-        self._next: BenchPlan | None = None  # starts once the settings are applied
+        # starts once these settings are applied
+        self._next: tuple[BenchPlan, Mapping[str, Any]] | None = None
         self._layout = vbox(of=self)
 
     def commands(self) -> list[Command]:
@@ -109,7 +110,7 @@ class BenchPage(QWidget):
         if not self._bridge.is_ready:
             return NO_MODEL
         is_sent = bool(self._settings.model.sent) and not self.bench.is_running
-        return "Settings are being applied" if is_sent else self._bridge.locked
+        return "Settings are being applied" if is_sent else self._bridge.lock
 
     def may_close(self, window: QWidget) -> bool:
         """Whether the window may close now. During a run it asks first (a preference)."""
@@ -117,6 +118,7 @@ class BenchPage(QWidget):
 
     def close_down(self, timeout_s: float) -> None:
         self._keep_choices()
+        self._next = None
         self.bench.close_down(timeout_s)
 
     # The view -----------------------------------------------------------------------------------
@@ -206,8 +208,8 @@ class BenchPage(QWidget):
 
     def _start(self, plan: BenchPlan) -> None:
         self._settings.commands.send_live()  # what was typed just before
-        if self._settings.model.sent:
-            self._next = plan
+        if sent := self._settings.model.sent:
+            self._next = plan, {n: value for one in sent for n, value in one.changes.items()}
             return
         if plan.tune is not None:
             is_memory = plan.tune.objective is Objective.MEMORY
@@ -248,8 +250,10 @@ class BenchPage(QWidget):
         if self._layout.count():
             self.form.show_why_not(self._why_not)
         if self._next is not None and not self._settings.model.sent:
-            plan, self._next = self._next, None
-            self._start(plan)
+            (plan, wanted), self._next = self._next, None
+            applied = self._settings.model.applied
+            if applied is not None and all(getattr(applied, n) == wanted[n] for n in wanted):
+                self._start(plan)
 
     def _show_state(self) -> None:
         """How far a run is, or why it ended."""

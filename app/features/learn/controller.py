@@ -153,7 +153,7 @@ class Lessons(QObject):
 
     def close(self) -> None:
         """The window closes: the next start has the user's settings, not the lesson's."""
-        if self.course.is_on or self._owes:
+        if self.course.is_on:
             before = dict(self._chosen_before)
             self.leave()
             self._remember(before)
@@ -185,6 +185,8 @@ class Lessons(QObject):
                     self._tune.result.end_lesson(self._chosen_before)
                     self._owes = True
                     self._put_back()
+                    if self._owes:
+                        self._remember(dict(self._chosen_before))  # for the next start
 
     def _put_back(self) -> None:
         """The user's settings, as soon as none of a benchmark's are measured."""
@@ -293,6 +295,7 @@ class Lessons(QObject):
             self._show()
 
     def _on_state(self, state: EngineState) -> None:
+        self._owes = self._owes and state is EngineState.READY
         if self.course.is_on and state is not EngineState.READY:
             self._do(self.course.fail("The model was closed."))
             self._show()

@@ -58,6 +58,7 @@ def test_what_would_be_refused_is_grey_and_says_why(
         assert window.commands.action(name).toolTip() == why
         assert entries[name].why_not == why
     assert entries["tune.server_command"].is_enabled  # looks only
+    assert entries["bench.run"].is_enabled  # of loads
     bridge.detach()
     qtbot.waitUntil(lambda: not bridge.is_remote)
     assert bridge.look_only == ""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from pytestqt.qtbot import QtBot
 
+from app.features.bench.controller import NOT_RESTORED
 from app.features.bench.page import BenchPage
 from app.main.application import Application
 from app.storage.run_records import Kind, State
@@ -94,8 +95,7 @@ def test_trials_are_no_changes_of_the_user(
     wait_end(qtbot, page)
     wait_restored(qtbot, application.bridge, config)
     kinds = [mark.kind for mark in application.charts.marks.marks]
-    assert kinds.count(MarkKind.TRIAL) == 3 and kinds[-1] is MarkKind.SETTING
-    assert source.count() == before + 1
+    assert kinds.count(MarkKind.TRIAL) == 4 and source.count() == before
     assert len(changes.entries) == num_changes and remembered == []
 
 
@@ -138,6 +138,18 @@ def test_cancel_while_settings_are_applied_puts_them_back(
     assert not page.bench.is_running and page.bench.problem is not None
     qtbot.waitUntil(lambda: not bridge.locked)
     assert applied == [2, before] and page.form.run.isEnabled()
+
+
+def test_settings_that_cannot_be_put_back_are_said(
+    qtbot: QtBot, page: BenchPage, parts: Parts, script: Script
+) -> None:
+    sweep(page, "max_num_seqs", "2, 3, 4, 5, 6")
+    qtbot.waitUntil(lambda: config_of(parts.bridge)("max_num_seqs") == 2)
+    script.failing_settings = ("max_num_seqs",)
+    page.bench.cancel()
+    wait_end(qtbot, page)
+    qtbot.waitUntil(lambda: not parts.bridge.locked)
+    assert page.bench.problem is not None and page.bench.problem.cause.startswith(NOT_RESTORED)
 
 
 @pytest.mark.slow
