@@ -194,7 +194,11 @@ class Ladder:
             before, now = ([self._excess(pair[side]) for pair in pairs] for side in (0, 1))
             if min(now) > 1:
                 missed = self._miss(min((pair[1] for pair in pairs), key=self._excess))
-                return f"Not in {CONFIRM:,} more runs with {counted(users, 'user')}: {missed}."
+                text = f"Not in {CONFIRM:,} more runs with {counted(users, 'user')}: {missed}."
+                within = 1 + clear_of(self.rungs)
+                if min(now) > within or min(before) <= min(now) * within:
+                    return text
+                rung.note = f"{rung.note} {text}".strip()  # by noise, far from the rung below
             too = f"{below.title} serves {counted(users, 'user')} too, in {CONFIRM:,} more runs."
             return too if max(before) <= 1 else ""
         for pair in pairs:

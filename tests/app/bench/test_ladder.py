@@ -425,6 +425,23 @@ def test_what_paid_most_is_run_again(users: tuple[int, ...], lucky: bool) -> Non
     assert [rung.doubt for rung in stored] == [rung.doubt for rung in ladder.rungs]
 
 
+@pytest.mark.parametrize("is_narrow", [True, False])
+def test_a_rung_that_misses_by_noise_paid_where_the_one_below_is_far(is_narrow: bool) -> None:
+    """With as many users the rung below misses the goals by much more."""
+    paid = most_paid(climb().rungs)
+    assert paid is not None and paid.best is not None and paid.users > 6
+    excess = GOALS.excess(paid.best.figures)
+    assert excess is not None and excess <= 1
+    bench, missed = ScriptedLadder(), 1 + (CLEAR / 2 if is_narrow else 3 * CLEAR)
+    own = {**paid.settings, "max_num_seqs": paid.users}
+    bench.disturb = lambda run: (
+        missed / excess if bench.now[0] == own and bench.seen.count(bench.now) > 1 else 1.0
+    )
+    found = by_key(ladder := climb(bench))[paid.key]
+    assert (most_paid(ladder.rungs) is found) is is_narrow is not bool(found.doubt)
+    assert bool(found.note) is is_narrow
+
+
 def test_a_rung_that_only_raises_the_throughput_paid() -> None:
     ladder = climb(users=(1,))
     found = by_key(ladder)
