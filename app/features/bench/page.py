@@ -207,7 +207,7 @@ class BenchPage(QWidget):
         self.form.press_run()
 
     def _start(self, plan: BenchPlan) -> None:
-        self._settings.commands.send_live()  # what was typed just before
+        self._settings.commands.send_live()  # a value that was just typed
         if sent := self._settings.model.sent:
             self._next = plan, {n: value for one in sent for n, value in one.changes.items()}
             return
@@ -223,8 +223,8 @@ class BenchPage(QWidget):
 
     def _apply(self, settings: Mapping[str, Any]) -> None:
         """As one step that can be undone."""
-        if self.bench.is_running:
-            self._show_applied("Settings can be applied after the run.", can_undo=False)
+        if self._bridge.locked:
+            self._show_applied(self._bridge.locked, can_undo=False)
         elif settings and self._settings.commands.may_change:
             self._settings.commands.change(settings)
             self._show_applied(f"Applied: {in_words(settings)}.", can_undo=True)
@@ -234,6 +234,9 @@ class BenchPage(QWidget):
             view.bar.show_applied(text, can_undo=can_undo)
 
     def _undo(self) -> None:
+        if self._bridge.locked:
+            self._show_applied(self._bridge.locked, can_undo=True)
+            return
         self._settings.commands.undo()
         self._show_applied("Restored the previous settings.", can_undo=False)
 

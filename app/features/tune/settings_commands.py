@@ -190,7 +190,7 @@ class SettingsCommands(QObject):
             self.said.emit(f"Skipped unknown settings: {', '.join(unknown)}.")
 
     def send_live(self) -> None:
-        """Send what was chosen, before its delay is over."""
+        """Send the live settings that were chosen, without further delay."""
         self._delay.stop()
         pending, self.pending = self.pending, {}
         if pending and self._refuses():

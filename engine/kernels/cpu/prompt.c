@@ -2,12 +2,12 @@
  * products of bfloat16, or of float32 where vectors multiply that faster.
  *
  * A thread takes some blocks of 32 rows of queries of a request and KV head. KEYS keys and values at
- * a time are arranged as tiles want them, values transposed, and every block passes over them
- * while they are in the core's cache. A block keeps the largest score, the sum of the weights and the
+ * a time are arranged as tiles want them, values transposed, and every block passes over them while
+ * they are in the core's cache. A block keeps the largest score, the sum of the weights and the
  * weighted sum of the values (FlashAttention, arXiv 2205.14135). Keys that none of its rows sees are
- * skipped. Scores lie as [keys][rows]: a vector holds 16 rows, and each lane
- * computes the softmax of its row. KEYS are counted from the beginning of the sequence: what a row
- * comes to does not depend on the rows beside it.
+ * skipped. Scores lie as [keys][rows]: a vector holds 16 rows, and each lane computes the softmax of
+ * its row. KEYS are counted from the beginning of the sequence: what a row comes to does not depend
+ * on the rows beside it.
  */
 #include <omp.h>
 
@@ -168,8 +168,8 @@ INLINE void bring_some(void *with, int64_t step, int n) {
     bring_lines(next, next->rate);
 }
 
-/* 2^x for x up to 0 (Cephes' exp2f); 0 below 2^-64, which beside 1 is nothing: a number too small for
- * float32's exponent takes the processor 40 times as long, in every product again. */
+/* 2^x for x up to 0 (Cephes' exp2f); 0 below 2^-64, which is nothing beside the largest weight, 1: for
+ * one below 2^-126 the processor takes 40 times as long. */
 INLINE floats power_of_two(floats x) {
     const floats whole = _mm512_roundscale_ps(x, _MM_FROUND_TO_NEAREST_INT);
     const floats rest = less(x, whole);

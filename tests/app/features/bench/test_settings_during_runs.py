@@ -26,6 +26,15 @@ __all__ = ["application", "page", "parts", "script", "usual_text"]
 OPENS = "/models/tiny"
 
 
+def sweep_to_first_point(qtbot: QtBot, page: BenchPage) -> None:
+    """Of six: the sweep goes on."""
+    sweep(page, "max_num_seqs", "2, 3, 4, 5, 6, 7")
+    qtbot.waitUntil(
+        lambda: page.bench.result is not None and page.bench.result.points[0].is_measured,
+        timeout=20_000,
+    )
+
+
 def test_settings_are_locked_during_a_run(qtbot: QtBot, application: Application) -> None:
     page, bridge, panel = (
         page_in_window(qtbot, application), application.bridge, application.engine_settings
@@ -44,6 +53,9 @@ def test_settings_are_locked_during_a_run(qtbot: QtBot, application: Application
         command()
     commands.change({"max_num_seqs": 9})
     commands.restore({"max_num_seqs": 9})
+    page._apply({"max_num_seqs": 9})
+    page._undo()
+    assert page.results.bar.applied.text() == bridge.locked
     wait_end(qtbot, page)
     wait_restored(qtbot, bridge, config)
     assert applied == [2, 3, config.max_num_seqs]
@@ -102,24 +114,15 @@ def test_trials_are_no_changes_of_the_user(
 def test_cancel_keeps_what_is_done_and_puts_settings_back(
     qtbot: QtBot, page: BenchPage, parts: Parts, script: Script
 ) -> None:
-    config = parts.bridge.config
-    assert config is not None
-    before = config.max_num_seqs
-    sweep(page, "max_num_seqs", "2, 3, 4, 5, 6, 7")
-    qtbot.waitUntil(
-        lambda: page.bench.result is not None and page.bench.result.points[0].is_measured,
-        timeout=20_000,
-    )
+    before = parts.bridge.config
+    sweep_to_first_point(qtbot, page)
     page.bench.cancel()
     wait_end(qtbot, page)
     result = page.bench.result
     assert result is not None and result.state is State.STOPPED
     measured = [point.is_measured for point in result.points]
     assert measured[0] and not measured[-1]
-    qtbot.waitUntil(
-        lambda: parts.bridge.config is not None
-        and parts.bridge.config.max_num_seqs == before
-    )
+    wait_restored(qtbot, parts.bridge, before)
 
 
 def test_cancel_while_settings_are_applied_puts_them_back(
@@ -156,23 +159,14 @@ def test_settings_that_cannot_be_put_back_are_said(
 def test_closing_the_window_keeps_what_is_done(
     qtbot: QtBot, page: BenchPage, parts: Parts
 ) -> None:
-    config = parts.bridge.config
-    assert config is not None
-    before = config.max_num_seqs
-    sweep(page, "max_num_seqs", "2, 3, 4, 5, 6, 7")
-    qtbot.waitUntil(
-        lambda: page.bench.result is not None and page.bench.result.points[0].is_measured,
-        timeout=20_000,
-    )
+    before = parts.bridge.config
+    sweep_to_first_point(qtbot, page)
     page.close_down(5.0)
     assert not page.bench.is_running
     qtbot.waitUntil(lambda: not parts.bridge.locked)
     kept = [run for run in page._book.runs if run.kind is Kind.BENCH]
     assert [run.state for run in kept] == [State.STOPPED]
-    qtbot.waitUntil(
-        lambda: parts.bridge.config is not None
-        and parts.bridge.config.max_num_seqs == before
-    )
+    wait_restored(qtbot, parts.bridge, before)
 
 
 def test_no_comparison_starts_during_a_run(qtbot: QtBot, application: Application) -> None:
