@@ -8,10 +8,10 @@ such reads; experts that are chosen in Python are read unseen.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 from weakref import ReferenceType, ref
 
 import torch
@@ -35,6 +35,18 @@ class UnrecordableError(Exception):
     """What a step does cannot be repeated."""
 
 
+class _Kind(NamedTuple):
+    """What is known of an operation from its schema."""
+
+    reads_numbers: bool
+    indexes: bool
+    writes: bool
+    may_view: bool
+    allocates: bool
+    into: Any
+    """The overload that writes its result where it is told; None without one."""
+
+
 class Recorder(TorchDispatchMode):
     """Listens, inside its `with`, to what this thread computes."""
 
@@ -42,9 +54,16 @@ class Recorder(TorchDispatchMode):
         super().__init__()
         self.calls: list[Call] = []
         self.memory: list[Tensor] = []  # compiled code knows addresses alone
-        # what the step itself holds of each
+        self._by_size: dict[int, list[Tensor]] = {}  # of these, what can be used again
+        # what the step itself holds of each, by address
         self._held: dict[int, list[ReferenceType[Tensor]]] = {}
         self._is_paused = False
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """No: what torch does so that nothing is compiled in here takes 2 microseconds each time,
+        and nothing is compiled around a step."""
+        return False
 
     def __torch_dispatch__(
         self, function: Any, types: object, args: Any = (), kwargs: Mapping[str, Any] | None = None
@@ -68,17 +87,17 @@ class Recorder(TorchDispatchMode):
 
     def keep(self, result: Tensor) -> Tensor:
         """`result`, in memory that nothing reads any more if there is some of its size."""
-        kept = result
-        if result.is_contiguous():
-            free = next((one for one in self.memory if self._is_free(one, result.nbytes)), None)
-            if free is None:
-                self.memory.append(result.reshape(-1).view(torch.uint8))
-            else:
-                kept = free.view(result.dtype).view(result.shape).copy_(result)
-        else:
+        if not result.is_contiguous():
             self.memory.append(result)
-        self._hold(kept)
-        return kept
+            return self._hold(result)
+        alike = self._by_size.setdefault(result.nbytes, [])
+        free = next(filter(self._is_free, alike), None)
+        if free is not None:
+            return self._hold(free.view(result.dtype).view(result.shape).copy_(result))
+        memory = result.reshape(-1).view(torch.uint8)
+        self.memory.append(memory)
+        alike.append(memory)
+        return self._hold(result)
 
     def held(self, of: Any) -> Any:
         """Tensors of a recorded call: they count as nothing that the step refers to."""
@@ -90,44 +109,48 @@ class Recorder(TorchDispatchMode):
             return type(of)(*own) if hasattr(of, "_fields") else type(of)(own)
         return {name: self.held(one) for name, one in of.items()} if isinstance(of, dict) else of
 
-    def _hold(self, tensor: Tensor) -> None:
+    def _hold(self, tensor: Tensor) -> Tensor:
         self._held.setdefault(_memory_of(tensor), []).append(ref(tensor))
+        return tensor
 
-    def _is_free(self, memory: Tensor, size: int) -> bool:
-        if memory.nbytes != size or not memory.is_contiguous():
-            return False
-        place = _memory_of(memory)
+    def _is_free(self, memory: Tensor) -> bool:
+        place = memory.data_ptr()
         self._held[place] = alive = [one for one in self._held[place] if one() is not None]
         return not alive
 
     def _noted(self, function: Any, args: Any, kwargs: Mapping[str, Any], result: Any) -> Any:
-        schema = function._schema
-        name = schema.name.removeprefix("aten::")
-        results = _several(result)
-        if (
-            name.startswith(_SHAPED_BY_NUMBERS)
-            or not all(isinstance(one, Tensor) for one in results)
-            or (name.startswith("index") and _is_masked(args))
-        ):
-            raise UnrecordableError(f"the step reads numbers ({name})")
-        if schema.is_mutable:
+        kind = _kind(function)
+        results = result if isinstance(result, tuple | list) else (result,)
+        for one in results:
+            if not isinstance(one, Tensor):
+                raise UnrecordableError(f"the step reads numbers ({function})")
+        if kind.reads_numbers or (kind.indexes and _is_masked(args)):
+            raise UnrecordableError(f"the step reads numbers ({function})")
+        if kind.writes:
             self.calls.append((function, self.held(args), self.held(kwargs)))
             return result
-        if any(one.alias_info is not None for one in schema.returns):
-            given = {_memory_of(one) for one in args if isinstance(one, Tensor)}
-            if all(_memory_of(one) in given for one in results):  # a view; a reshape may be a copy
-                for one in results:
-                    if _memory_of(one) in self._held:
-                        self._hold(one)
-                return result
+        if kind.may_view and self._are_views(results, args):
+            return result
         kept = [self.keep(one) for one in results]
-        if not name.startswith(_ALLOCATES):
+        if not kind.allocates:
             given, named, out = self.held((args, kwargs, kept))
-            if (into := _into(function)) is not None:
-                self.calls.append((into, given, {**named, "out": out[0]}))
+            if kind.into is not None:
+                self.calls.append((kind.into, given, {**named, "out": out[0]}))
             else:
                 self.calls.append((_again, (function, given, named, out), {}))
         return type(result)(kept) if isinstance(result, tuple | list) else kept[0]
+
+    def _are_views(self, results: Sequence[Tensor], args: Any) -> bool:
+        """Whether all results are in the memory of arguments, which they then hold; a reshape may
+        be a copy."""
+        given = {_memory_of(one) for one in args if isinstance(one, Tensor)}
+        places = [_memory_of(one) for one in results]
+        if not given.issuperset(places):
+            return False
+        for place, one in zip(places, results, strict=True):
+            if place in self._held:
+                self._held[place].append(ref(one))
+        return True
 
 
 def _is_masked(args: Any) -> bool:
@@ -142,8 +165,20 @@ def _memory_of(tensor: Tensor) -> int:
 
 
 @cache
+def _kind(function: Any) -> _Kind:
+    schema = function._schema
+    name = schema.name.removeprefix("aten::")
+    return _Kind(
+        reads_numbers=name.startswith(_SHAPED_BY_NUMBERS),
+        indexes=name.startswith("index"),
+        writes=schema.is_mutable,
+        may_view=any(one.alias_info is not None for one in schema.returns),
+        allocates=name.startswith(_ALLOCATES),
+        into=_into(function),
+    )
+
+
 def _into(function: Any) -> Any:
-    """The overload of an operation that writes its result where it is told; None without one."""
     packet = function.overloadpacket
     if "out" not in packet.overloads():
         return None

@@ -5,7 +5,8 @@ Between its matmuls a step of a small model spends its time in Python: modules, 
 Qwen3-0.6B that was 6.4 of 22.4 ms per token in int4, and 17 of 83 ms of a prompt of 32 tokens in
 bfloat16. A recording keeps the calls that compute it (`engine.runner.recorder`).
 
-    2nd step of n requests that decode, 3rd prompt of n tokens   launched, and listened to
+    2nd step of n requests that decode; a prompt of n tokens that comes again and again
+                 launched, and listened to
     later ones   [ inputs copied ] [ call | attention | ... ] [ logits ]
 
 Prompts have any number of tokens. Where products compute in tiles, they are padded to whole ones
@@ -42,11 +43,6 @@ MOST_BYTES = 64 * 2**20
 """Of all recordings of a model, without their workspace; the one that was used least recently goes
 first. A step that needs more is not recorded."""
 
-_LAUNCHED = 2
-"""Prompts of a length before one is recorded: many lengths never come again, and listening takes as
-long as two to five replays save (128 tokens of Qwen3-0.6B in int8: 50 ms, then 160 instead of 190;
-32 of the starter model in float32: 21 ms, then 6 instead of 10)."""
-
 _TILE = 32  # rows that are multiplied together: tiled.c
 
 _Key = tuple[int, int, bool]  # tokens, sampled rows, and whether they decode
@@ -82,6 +78,15 @@ class Recording:
         for function, args, kwargs in self._calls:
             function(*args, **kwargs)
         return self.logits
+
+
+def launched_first(dtype: torch.dtype) -> int:
+    """Prompts of a length before one is recorded, by a model in `dtype`: many lengths never come
+    again. About as many as it takes for replays to save what listening costs. In bfloat16:
+    Qwen3-0.6B in int8, 128 tokens, 45 ms, then 130 instead of 141; the starter model, 48 tokens,
+    5 ms, then 3.1 instead of 5.2. In float32, whose steps have more and longer calls: the starter
+    model, 24 tokens, 12 ms, then 4.8 instead of 6.4."""
+    return 2 if dtype is torch.bfloat16 else 8
 
 
 def filled_size(num_tokens: int, dtype: torch.dtype) -> int:
@@ -137,7 +142,7 @@ class StepRecordings:
             last, self._last = self._last, key
             return key == last
         self._launched[key] += 1
-        return self._launched[key] > _LAUNCHED
+        return self._launched[key] > launched_first(self._dtype)
 
     def _recorded(self, key: _Key, batch: Batch) -> Tensor | None:
         try:
