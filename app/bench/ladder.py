@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 
 from app.bench.goals import Goals
 from app.bench.ladder_bench import AtRung, LadderBench
-from app.bench.ladder_words import most_paid
+from app.bench.ladder_words import most_paid, top_of
 from app.bench.load import EngineRun, Pace, Run
 from app.bench.progress import Progress, Reporter
 from app.bench.ranking import nearest, users_under
@@ -175,13 +175,16 @@ class Ladder:
 
     def _confirm(self) -> None:
         """The rung that paid most runs again, in turn with the one below: luck pays once. So does
-        the next, where it did not pay."""
+        the next, where it did not pay, and the first one with the users of the answer."""
         seen: set[str] = set()
         self._number = len(self.rungs)
         self._took.clear()  # how many runs are left is not known
         while (rung := most_paid(self.rungs)) is not None and rung.key not in seen:
             seen.add(rung.key)
             rung.doubt = self._doubt(rung)
+        top = top_of(self.rungs)
+        if top is not None and top.below and top.key not in seen:
+            top.doubt = self._doubt(top)
 
     def _doubt(self, rung: Rung) -> str:
         """Why more runs do not show its gain; "" if they do."""

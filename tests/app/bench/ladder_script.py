@@ -28,6 +28,7 @@ from tests.app.fake_engine import MODEL
 
 TOKENS = 10
 GOALS = Goals(ttft=170.0, itl=26.5, percentile=50)
+MEASURED = ["naive", "continuous", "paged", "prefix", "weights", "kv", "drafts"]
 PEAKS = Peaks(1e5, 1e15, "float32", 1, "test", 0.0)
 QUALITY = Quality(0.002, 1e-4, 0.998, 500)
 
