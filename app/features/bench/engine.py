@@ -23,7 +23,7 @@ from app.bench.sweep import SweepCancelledError
 from app.bench.workload import text_of
 from app.link.bridge import EngineBridge, EngineState
 from engine import messages
-from engine.config import EngineConfig
+from engine.config import EngineConfig, differences_text
 from engine.errors import (
     ConfigError,
     DraftModelError,
@@ -47,8 +47,8 @@ Arrived = messages.OutputEvent | ErrorInfo
 
 class WindowEngine(QObject):
     """Made in the GUI thread while a model is open; then used by one thread. Calls raise
-    SweepCancelledError once `cancel` was called or the engine is gone, which `problem` explains.
-    `is_applying`: settings were sent, and the engine has not answered yet."""
+    SweepCancelledError once `cancel` was called, the engine is gone or another program changed its
+    settings, which `problem` explains."""
 
     _wants = Signal(object)
     _wants_peaks = Signal()
@@ -61,7 +61,7 @@ class WindowEngine(QObject):
         self.config: EngineConfig = bridge.config
         self.plan: MemoryPlan = bridge.plan
         self.problem: ErrorInfo | None = None
-        self.is_applying = False
+        self._sent = frozenset[str]()  # settings that the engine has not answered yet
         self._is_over = threading.Event()
         self._arrived: queue.SimpleQueue[Arrived] = queue.SimpleQueue()
         self._answers: queue.SimpleQueue[EngineConfig | ErrorInfo] = queue.SimpleQueue()
@@ -86,6 +86,11 @@ class WindowEngine(QObject):
 
     # GUI thread ---------------------------------------------------------------------------------
 
+    @property
+    def is_applying(self) -> bool:
+        """Whether settings were sent, and the engine has not answered yet."""
+        return bool(self._sent)
+
     def cancel(self) -> None:
         self._is_over.set()
 
@@ -104,13 +109,19 @@ class WindowEngine(QObject):
             self._arrived.put(event.error)
 
     def _on_reconfigured(self, event: messages.Reconfigured) -> None:
+        changed = self.config.differences(event.config)
         self.config = event.config
         self.model_info, self.plan = event.model or self.model_info, event.plan or self.plan
-        self.is_applying = False
-        self._answers.put(event.config)
+        if changed and self._sent.isdisjoint(changed):  # nor could the user of this window
+            what = differences_text(changed)
+            self.problem = ErrorInfo(f"Settings changed from elsewhere: {what}.", "Run it again.")
+            self._is_over.set()
+        else:
+            self._sent = frozenset()
+            self._answers.put(event.config)
 
     def _on_not_reconfigured(self, event: messages.ReconfigureFailed) -> None:
-        self.is_applying = False
+        self._sent = frozenset()
         self._answers.put(event.error)
 
     def _on_snapshot(self, snapshot: EngineSnapshot) -> None:
@@ -184,7 +195,7 @@ class WindowEngine(QObject):
             return
         while not self._answers.empty():
             self._answers.get()
-        self.is_applying = True
+        self._sent = frozenset(changes)
         self._wants.emit(changes)
         while True:
             self._check()
@@ -210,7 +221,7 @@ class WindowEngine(QObject):
         return None
 
     def is_over(self) -> bool:
-        """Whether it was cancelled, or the engine is gone."""
+        """Whether it was cancelled or cannot go on."""
         return self._is_over.is_set()
 
     def _check(self) -> None:

@@ -9,6 +9,7 @@ from app.features.bench.controller import NOT_RESTORED
 from app.features.bench.page import BenchPage
 from app.main.application import Application
 from app.storage.run_records import Kind, State
+from engine.messages import Reconfigure
 from tests.app.fakes import Script
 from tests.app.features.bench.bench_fixtures import (
     config_of,
@@ -109,6 +110,23 @@ def test_trials_are_no_changes_of_the_user(
     kinds = [mark.kind for mark in application.charts.marks.marks]
     assert kinds.count(MarkKind.TRIAL) == 4 and source.count() == before
     assert len(changes.entries) == num_changes and remembered == []
+
+
+def test_a_change_by_another_window_ends_the_run(
+    qtbot: QtBot, page: BenchPage, parts: Parts
+) -> None:
+    """As one that is attached: what comes after would be measured with other settings."""
+    before = parts.bridge.config
+    sweep_to_first_point(qtbot, page)
+    engine = parts.bridge.engine
+    assert engine is not None and before is not None
+    engine.submit(Reconfigure({"block_size": 32}))
+    wait_end(qtbot, page)
+    problem, result = page.bench.problem, page.bench.result
+    assert problem is not None and "32" in problem.cause and result is not None
+    assert result.state is State.STOPPED and result.points[0].is_measured
+    assert not result.points[-1].is_measured
+    wait_restored(qtbot, parts.bridge, before.replace(block_size=32))
 
 
 def test_cancel_keeps_what_is_done_and_puts_settings_back(
