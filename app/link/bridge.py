@@ -95,6 +95,8 @@ class EngineBridge(QObject):
         self.latest: EngineSnapshot | None = None
         self.lock = ""
         """Why settings are locked while something is measured; "" if they are not."""
+        self.num_changing = 0
+        """Changes of settings that the engine has not answered."""
         self.link: LinkChanged | None = None
         self.stalled: messages.Stalled | None = None
         """The engine does not answer; the next `load` replaces it."""
@@ -268,6 +270,7 @@ class EngineBridge(QObject):
             self._submit(messages.CountTokens(key, text))
 
     def reconfigure(self, **changes: Any) -> None:
+        self.num_changing += 1
         self.reconfiguring.emit(changes)
         self._submit(messages.Reconfigure(changes))
 
@@ -343,7 +346,7 @@ class EngineBridge(QObject):
                 self._now(EngineState.EMPTY)
                 self.unloaded.emit()
             case messages.Reconfigured(config):
-                self.config = config
+                self.config, self.num_changing = config, max(0, self.num_changing - 1)
                 if event.model is not None:
                     self.model, self.plan = titled(event.model), event.plan
                 self._set_state(self.state)
@@ -353,7 +356,7 @@ class EngineBridge(QObject):
                 self._set_state(self.state)
                 self.made_room.emit(event)
             case messages.ReconfigureFailed(config):
-                self.config = config
+                self.config, self.num_changing = config, max(0, self.num_changing - 1)
                 self.reconfigure_failed.emit(event)
             case messages.RequestFailed():
                 self._requests.discard(event.request_id)
@@ -381,7 +384,7 @@ class EngineBridge(QObject):
         self.model, self.config, self.plan = (
             (None, None, None) if loaded is None else (loaded.model, loaded.config, loaded.plan)
         )
-        self.latest = None
+        self.latest, self.num_changing = None, 0
         self.dispatcher.snapshots.clear()  # of the previous model
         self._set_state(state)
 

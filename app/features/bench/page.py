@@ -109,8 +109,8 @@ class BenchPage(QWidget):
         """Why no run can start, or ""."""
         if not self._bridge.is_ready:
             return NO_MODEL
-        is_sent = bool(self._settings.model.sent) and not self.bench.is_running
-        return "Settings are being applied" if is_sent else self._bridge.lock
+        is_changing = self._bridge.num_changing and not self.bench.is_running
+        return "Settings are being applied." if is_changing else self._bridge.lock
 
     def may_close(self, window: QWidget) -> bool:
         """Whether the window may close now. During a run it asks first (a preference)."""

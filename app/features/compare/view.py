@@ -77,6 +77,8 @@ class CompareView(PromptView):
         bridge.state_changed.connect(self.refresh)
         bridge.loaded.connect(self.refresh)
         bridge.lock_changed.connect(self.refresh)
+        for signal in (bridge.reconfiguring, bridge.reconfigured, bridge.reconfigure_failed):
+            signal.connect(self.refresh)
         self.refresh()
 
     # Building ----------------------------------------------------------------------------------
@@ -333,6 +335,8 @@ class CompareView(PromptView):
             return "Open a model first."
         if self._bridge.locked:
             return self._bridge.locked
+        if self._bridge.num_changing:
+            return "Settings are being applied."
         left, right = self.setups
         if needs_one((left, right), config) and left.sampling == right.sampling:
             return "Both sides are identical. Change the model, precision, settings or sampling."

@@ -86,9 +86,12 @@ def test_a_run_starts_after_what_was_chosen_just_before(
 def test_no_run_starts_while_settings_are_applied(
     qtbot: QtBot, application: Application
 ) -> None:
-    page = page_in_window(qtbot, application)
+    """And no comparison."""
+    page, view = page_in_window(qtbot, application), application.pages.runs.compare
+    view.prompt.setPlainText("one")
+    view.sides[1].precision.choose({"quantization": "int8"})
     action = application.window.commands.action("bench.run")
-    may_run = lambda: {page.form.run.isEnabled(), action.isEnabled()}
+    may_run = lambda: {page.form.run.isEnabled(), action.isEnabled(), view.start.isEnabled()}
     assert may_run() == {True}
     with qtbot.waitSignal(application.bridge.reconfigured, timeout=3000):
         application.engine_settings.commands.change({"block_size": 32})
