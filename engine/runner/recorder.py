@@ -114,7 +114,7 @@ class Recorder(TorchDispatchMode):
         return tensor
 
     def _is_free(self, memory: Tensor) -> bool:
-        place = memory.data_ptr()
+        place = _memory_of(memory)
         self._held[place] = alive = [one for one in self._held[place] if one() is not None]
         return not alive
 
