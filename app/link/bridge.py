@@ -95,8 +95,7 @@ class EngineBridge(QObject):
         self.latest: EngineSnapshot | None = None
         self.lock = ""
         """Why settings are locked while something is measured; "" if they are not."""
-        self.num_changing = 0
-        """Changes of settings that the engine has not answered."""
+        self._num_changing = 0  # changes of settings that are not answered
         self.link: LinkChanged | None = None
         self.stalled: messages.Stalled | None = None
         """The engine does not answer; the next `load` replaces it."""
@@ -174,6 +173,12 @@ class EngineBridge(QObject):
     def locked(self) -> str:
         """Why the user may not change settings now; "" if they may."""
         return self.look_only or self.lock
+
+    @property
+    def changing(self) -> str:
+        """That settings of this window are being applied; "" if they are not. An answer to another
+        window may end it early."""
+        return "Settings are being applied." if self._num_changing else ""
 
     def lock_settings(self, why: str) -> None:
         """Changes until then are not the user's. "": unlock."""
@@ -270,7 +275,7 @@ class EngineBridge(QObject):
             self._submit(messages.CountTokens(key, text))
 
     def reconfigure(self, **changes: Any) -> None:
-        self.num_changing += 1
+        self._num_changing += 1
         self.reconfiguring.emit(changes)
         self._submit(messages.Reconfigure(changes))
 
@@ -346,7 +351,7 @@ class EngineBridge(QObject):
                 self._now(EngineState.EMPTY)
                 self.unloaded.emit()
             case messages.Reconfigured(config):
-                self.config, self.num_changing = config, max(0, self.num_changing - 1)
+                self.config, self._num_changing = config, max(0, self._num_changing - 1)
                 if event.model is not None:
                     self.model, self.plan = titled(event.model), event.plan
                 self._set_state(self.state)
@@ -356,7 +361,7 @@ class EngineBridge(QObject):
                 self._set_state(self.state)
                 self.made_room.emit(event)
             case messages.ReconfigureFailed(config):
-                self.config, self.num_changing = config, max(0, self.num_changing - 1)
+                self.config, self._num_changing = config, max(0, self._num_changing - 1)
                 self.reconfigure_failed.emit(event)
             case messages.RequestFailed():
                 self._requests.discard(event.request_id)
@@ -384,7 +389,7 @@ class EngineBridge(QObject):
         self.model, self.config, self.plan = (
             (None, None, None) if loaded is None else (loaded.model, loaded.config, loaded.plan)
         )
-        self.latest, self.num_changing = None, 0
+        self.latest, self._num_changing = None, 0
         self.dispatcher.snapshots.clear()  # of the previous model
         self._set_state(state)
 

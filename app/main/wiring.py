@@ -229,7 +229,9 @@ def _connect_window(app: Application) -> None:
     refresh = app.window.commands.refresh
     app.engine_settings.actions_changed.connect(refresh)
     app.recorder.begun.connect(refresh)
-    for changed in (app.bridge.state_changed, app.bridge.link_changed):
+    bridge = app.bridge
+    for changed in (bridge.state_changed, bridge.link_changed, bridge.reconfiguring,
+                    bridge.reconfigure_failed):  # fmt: skip
         changed.connect(lambda _: refresh())
     app.status.title_changed.connect(app.window.setWindowTitle)
     app.window.closing.connect(app.lessons.close)

@@ -13,7 +13,7 @@ import itertools
 import queue
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -41,6 +41,8 @@ SNAPSHOT_S = 1.0
 """For the snapshot of the last steps."""
 PEAKS_S = 20.0
 """For the peaks of the machine, which an idle engine measures."""
+OPENED = "Another program opened a model."
+AGAIN = "Run the benchmark again."
 _REFUSALS = {kind.__name__ for kind in (ConfigError, DraftModelError, UnsupportedModelError)}
 Arrived = messages.OutputEvent | ErrorInfo
 
@@ -48,7 +50,8 @@ Arrived = messages.OutputEvent | ErrorInfo
 class WindowEngine(QObject):
     """Made in the GUI thread while a model is open; then used by one thread. Calls raise
     SweepCancelledError once `cancel` was called, the engine is gone or another program changed its
-    settings, which `problem` explains."""
+    model or settings, which `problem` explains. `is_applying`: settings were sent, and the engine
+    has not answered yet."""
 
     _wants = Signal(object)
     _wants_peaks = Signal()
@@ -61,7 +64,8 @@ class WindowEngine(QObject):
         self.config: EngineConfig = bridge.config
         self.plan: MemoryPlan = bridge.plan
         self.problem: ErrorInfo | None = None
-        self._sent = frozenset[str]()  # settings that the engine has not answered yet
+        self.is_applying = False
+        self._sent: Mapping[str, Any] = {}
         self._is_over = threading.Event()
         self._arrived: queue.SimpleQueue[Arrived] = queue.SimpleQueue()
         self._answers: queue.SimpleQueue[EngineConfig | ErrorInfo] = queue.SimpleQueue()
@@ -77,6 +81,7 @@ class WindowEngine(QObject):
             (bridge.reconfigured, self._on_reconfigured), (bridge.snapshot, self._on_snapshot),
             (bridge.reconfigure_failed, self._on_not_reconfigured),
             (bridge.state_changed, self._on_state),
+            (bridge.loaded, lambda event: self._stop(ErrorInfo(OPENED, AGAIN))),
             (bridge.peaks_measured, lambda event: self._peaks.put(event.peaks)),
         )  # fmt: skip
         for signal, slot in self._pairs:
@@ -85,11 +90,6 @@ class WindowEngine(QObject):
         self._wants_peaks.connect(bridge.measure_peaks)
 
     # GUI thread ---------------------------------------------------------------------------------
-
-    @property
-    def is_applying(self) -> bool:
-        """Whether settings were sent, and the engine has not answered yet."""
-        return bool(self._sent)
 
     def cancel(self) -> None:
         self._is_over.set()
@@ -110,18 +110,18 @@ class WindowEngine(QObject):
 
     def _on_reconfigured(self, event: messages.Reconfigured) -> None:
         changed = self.config.differences(event.config)
+        # those sent last: their answer may come after one that another program waited for
+        is_own = all(self._sent.get(name) == now for name, (_, now) in changed.items())
+        if not (self.is_applying or is_own):
+            what = differences_text(changed)
+            self._stop(ErrorInfo(f"Another program changed settings: {what}.", AGAIN))
         self.config = event.config
         self.model_info, self.plan = event.model or self.model_info, event.plan or self.plan
-        if changed and self._sent.isdisjoint(changed):  # nor could the user of this window
-            what = differences_text(changed)
-            self.problem = ErrorInfo(f"Settings changed from elsewhere: {what}.", "Run it again.")
-            self._is_over.set()
-        else:
-            self._sent = frozenset()
-            self._answers.put(event.config)
+        self.is_applying = False
+        self._answers.put(event.config)
 
     def _on_not_reconfigured(self, event: messages.ReconfigureFailed) -> None:
-        self._sent = frozenset()
+        self.is_applying = False
         self._answers.put(event.error)
 
     def _on_snapshot(self, snapshot: EngineSnapshot) -> None:
@@ -132,8 +132,11 @@ class WindowEngine(QObject):
 
     def _on_state(self, state: EngineState) -> None:
         if state in (EngineState.EMPTY, EngineState.CRASHED, EngineState.LOADING):
-            self.problem = ErrorInfo(f"The engine stopped ({state}).", "Open the model again.")
-            self._is_over.set()
+            self._stop(ErrorInfo(f"The engine stopped ({state}).", "Open the model again."))
+
+    def _stop(self, problem: ErrorInfo) -> None:
+        self.problem = self.problem or problem
+        self._is_over.set()
 
     # The sweep's thread -------------------------------------------------------------------------
 
@@ -195,7 +198,7 @@ class WindowEngine(QObject):
             return
         while not self._answers.empty():
             self._answers.get()
-        self._sent = frozenset(changes)
+        self._sent, self.is_applying = changes, True
         self._wants.emit(changes)
         while True:
             self._check()

@@ -109,8 +109,7 @@ class BenchPage(QWidget):
         """Why no run can start, or ""."""
         if not self._bridge.is_ready:
             return NO_MODEL
-        is_changing = self._bridge.num_changing and not self.bench.is_running
-        return "Settings are being applied." if is_changing else self._bridge.lock
+        return self._bridge.lock or self._bridge.changing
 
     def may_close(self, window: QWidget) -> bool:
         """Whether the window may close now. During a run it asks first (a preference)."""
@@ -133,6 +132,8 @@ class BenchPage(QWidget):
         self.bench.set_goals(form.goal_fields.goals)
         form.mode_changed.connect(self._on_mode)
         self._bridge.state_changed.connect(lambda state: self._on_changed())
+        for signal in (self._bridge.reconfiguring, self._bridge.reconfigure_failed):
+            signal.connect(lambda _: self._show_why_not())
         self._settings.actions_changed.connect(self._show_why_not)
         return form
 

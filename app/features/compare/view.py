@@ -335,8 +335,8 @@ class CompareView(PromptView):
             return "Open a model first."
         if self._bridge.locked:
             return self._bridge.locked
-        if self._bridge.num_changing:
-            return "Settings are being applied."
+        if self._bridge.changing:
+            return self._bridge.changing
         left, right = self.setups
         if needs_one((left, right), config) and left.sampling == right.sampling:
             return "Both sides are identical. Change the model, precision, settings or sampling."

@@ -6,10 +6,11 @@ import pytest
 from pytestqt.qtbot import QtBot
 
 from app.features.bench.controller import NOT_RESTORED
+from app.features.bench.engine import OPENED, WindowEngine
 from app.features.bench.page import BenchPage
 from app.main.application import Application
 from app.storage.run_records import Kind, State
-from engine.messages import Reconfigure
+from engine.messages import Load, Reconfigure, Reconfigured
 from tests.app.fakes import Script
 from tests.app.features.bench.bench_fixtures import (
     config_of,
@@ -130,6 +131,35 @@ def test_a_change_by_another_window_ends_the_run(
     assert result.state is State.STOPPED and result.points[0].is_measured
     assert not result.points[-1].is_measured
     wait_restored(qtbot, parts.bridge, before.replace(block_size=32))
+
+
+def test_late_answers_to_the_run_are_no_change_by_others(
+    qtbot: QtBot, page: BenchPage, parts: Parts
+) -> None:
+    """After one to another program that came first."""
+    assert parts.bridge.config is not None
+    engine = WindowEngine(parts.bridge, page)
+    config, answered = engine.config, engine._answers
+    engine._sent, engine.is_applying = {"max_num_seqs": 3}, True
+    for max_num_seqs in (config.max_num_seqs, 3):
+        answer = config.replace(max_num_seqs=max_num_seqs)
+        engine._on_reconfigured(Reconfigured(answer, None, 0.0))
+        assert not engine.is_over() and answered.get().max_num_seqs == max_num_seqs
+    engine._on_reconfigured(Reconfigured(config.replace(max_num_seqs=4), None, 0.0))
+    assert engine.is_over() and engine.problem is not None
+    engine.close()
+
+
+def test_a_model_that_another_program_opens_ends_the_run(
+    qtbot: QtBot, page: BenchPage, parts: Parts
+) -> None:
+    sweep_to_first_point(qtbot, page)
+    config, engine = parts.bridge.config, parts.bridge.engine
+    assert config is not None and engine is not None
+    engine.submit(Load(config))
+    wait_end(qtbot, page)
+    assert page.bench.problem is not None and page.bench.problem.cause == OPENED
+    qtbot.waitUntil(lambda: not parts.bridge.locked)
 
 
 def test_cancel_keeps_what_is_done_and_puts_settings_back(
