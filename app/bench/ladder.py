@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 
 from app.bench.goals import Goals
 from app.bench.ladder_bench import AtRung, LadderBench
-from app.bench.ladder_words import most_paid, top_of
+from app.bench.ladder_words import most_paid
 from app.bench.load import EngineRun, Pace, Run
 from app.bench.progress import Progress, Reporter
 from app.bench.ranking import nearest, users_under
@@ -39,7 +39,8 @@ from engine.units import change_text, counted
 QUALITY_LIMIT = 0.01
 """Increase of perplexity that is accepted."""
 CONFIRM = 2
-"""Runs of a rung and the one below, in turn, before it is left out, or has paid most."""
+"""Runs of a rung and the one below, in turn, before it is left out, or has paid most; of the last
+kept rung, whose users are the answer."""
 KNOWN = 2
 """Measured rungs after which the time left is known; the first one, a longer search, is none."""
 RATE = "output_tokens_per_s"
@@ -175,16 +176,18 @@ class Ladder:
 
     def _confirm(self) -> None:
         """The rung that paid most runs again, in turn with the one below: luck pays once. So does
-        the next, where it did not pay, and the first one with the users of the answer."""
+        the next, where it did not pay, and the last kept one, whose users are the answer."""
         seen: set[str] = set()
         self._number = len(self.rungs)
         self._took.clear()  # how many runs are left is not known
         while (rung := most_paid(self.rungs)) is not None and rung.key not in seen:
             seen.add(rung.key)
             rung.doubt = self._doubt(rung)
-        top = top_of(self.rungs)
-        if top is not None and top.below and top.key not in seen:
-            top.doubt = self._doubt(top)
+        kept = [rung for rung in self.rungs if rung.is_kept]
+        if kept and (last := kept[-1]).users > kept[0].users and last.key not in seen:
+            points = [self._again(last, last.users).points[0] for _ in range(CONFIRM)]
+            last.missed = self._missed_again(last.users, points)
+            last.note = f"{last.note} {last.missed}".strip()
 
     def _doubt(self, rung: Rung) -> str:
         """Why more runs do not show its gain; "" if they do."""
@@ -195,13 +198,12 @@ class Ladder:
         pairs = [(before.points[0], now.points[0]) for before, now in turns]
         if rung.users > below.users:
             before, now = ([self._excess(pair[side]) for pair in pairs] for side in (0, 1))
-            if min(now) > 1:
-                missed = self._miss(min((pair[1] for pair in pairs), key=self._excess))
-                text = f"Not in {CONFIRM:,} more runs with {counted(users, 'user')}: {missed}."
+            rung.missed = self._missed_again(users, [pair[1] for pair in pairs])
+            if rung.missed:
                 within = 1 + clear_of(self.rungs)
                 if min(now) > within or min(before) <= min(now) * within:
-                    return text
-                rung.note = f"{rung.note} {text}".strip()  # by noise, far from the rung below
+                    return rung.missed
+                rung.note = f"{rung.note} {rung.missed}".strip()  # by noise, far from that below
             too = f"{below.title} serves {counted(users, 'user')} too, in {CONFIRM:,} more runs."
             return too if max(before) <= 1 else ""
         for pair in pairs:
@@ -210,6 +212,14 @@ class Ladder:
         ratio = statistics.median(_rate(now) / (_rate(was) or math.inf) for was, now in pairs)
         change = f"Tokens/s {change_text(ratio - 1)} in {CONFIRM:,} more runs of each, in turn."
         return change if ratio <= 1 + clear_of(self.rungs) else ""
+
+    def _missed_again(self, users: int, points: Sequence[Point]) -> str:
+        """That none of some more runs met the goals; "" if one did."""
+        best = min(points, key=self._excess)
+        if self._excess(best) <= 1:
+            return ""
+        at = f"In {counted(len(points), 'more run')} with {counted(users, 'user')}"
+        return f"{at} the goals were missed: {self._miss(best)}."
 
     def _fastest(self, base: Rung) -> Rung:
         """Of the kept rungs with the users and the load of `base`, so that small losses do not

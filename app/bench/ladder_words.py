@@ -62,18 +62,12 @@ def answer(rungs: Sequence[Rung], goals: Goals) -> str:
     by = f" ({factor_text(last.users / first.users)})" if first.users else ""
     users = f"Users under {goals}: {first.users:,} → {last.users:,}{by}"
     text = f"{users}, {rate_text(first.rate)} → {rate_text(last.rate)}."
-    most, top = most_paid(rungs), top_of(rungs)
-    if top is not None and top.doubt:
-        text += f" {top.title}: {top.doubt}"
+    most = most_paid(rungs)
+    if last.missed and last is not most:
+        text += f" {last.missed}"
     if most is None:
         return f"{text} No technique has a gain beyond noise."
     return f"{text} Largest gain: {most.title}. {why(most, rungs)}".strip()
-
-
-def top_of(rungs: Sequence[Rung]) -> Rung | None:
-    """The first kept rung that serves the users of the answer, if it serves any."""
-    kept = [rung for rung in rungs if rung.is_kept and rung.users]
-    return next((rung for rung in kept if rung.users == kept[-1].users), None)
 
 
 def most_paid(rungs: Sequence[Rung]) -> Rung | None:

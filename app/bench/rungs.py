@@ -63,8 +63,9 @@ class Rung:
     """`changes`: what it adds; `settings`: all in force. `best`: its largest measured load under
     the goals, else the nearest one; `same`: at the load of `best` of the rung below that it stands
     on. `room`: requests that the KV cache had room for, where these were not all. `reason`: why it
-    is skipped, has failed or is not kept; `doubt`: why its gain did not show again; `note`: on its
-    quality. `rates`: output tokens per second of each run at `best`, and at `same`."""
+    is skipped, has failed or is not kept; `doubt`: why its gain did not show again; `missed`: that
+    more runs with its users missed the goals; `note`: more on it. `rates`: output tokens per second
+    of each run at `best`, and at `same`."""
 
     key: str
     title: str
@@ -81,6 +82,7 @@ class Rung:
     quality: Quality | None = None
     note: str = ""
     doubt: str = ""
+    missed: str = ""
     is_kept: bool = False
     rates: list[list[float]] = field(default_factory=list)
 

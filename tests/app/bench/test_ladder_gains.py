@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import statistics
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ from app.bench.ladder_words import answer, gain, is_noise, most_paid, why
 from app.bench.load import EngineRun
 from app.bench.rungs import CLEAR, clear_of
 from app.bench.users import USERS
+from engine.errors import ConfigError
 from tests.app.bench.ladder_script import (
     GOALS,
     MEASURED,
@@ -158,20 +160,26 @@ class _Hits(ScriptedLadder):
 
 @pytest.mark.parametrize("lucky", [False, True])
 def test_the_users_of_the_answer_are_confirmed(lucky: bool) -> None:
-    """In runs in turn with the rung below, where another one paid most."""
+    """In runs of the last kept rung, where another one paid most."""
     goals = Goals(ttft=80.0, itl=26.5, percentile=50)
     bench = _Hits()
-    of_top = lambda run: run[0]["kv_cache_dtype"] == "int8" and run[1] == 24
-    is_again = lambda: of_top(bench.now) and bench.seen.count(bench.now) > 1
-    bench.disturb = lambda run: 1.5 if lucky and is_again() else 1.0
+    is_last = lambda: bench.now[0]["kv_cache_dtype"] == "int8" and bench.now[1] == 24
+    is_again = lambda: bench.now in bench.seen
+    bench.disturb = lambda run: 1.5 if lucky and is_last() and is_again() else 1.0
+
+    def refuse(settings: Mapping[str, Any]) -> None:
+        if settings["speculative_method"] != "off":
+            raise ConfigError("No drafts.")
+
+    bench.refuse = refuse
     found = by_key(ladder := climb(bench, goals=goals))
-    top, below = found["kv"], found["weights"]
-    assert most_paid(ladder.rungs) is found["prefix"] and top.users == 24 > below.users
-    assert bool(top.doubt) is lucky and top.is_kept
-    assert (top.doubt in answer(ladder.rungs, goals)) is True
-    assert (top.title in answer(ladder.rungs, goals)) is lucky
-    turns = [{**one.settings, "max_num_seqs": 24} for one in (below, top)]
-    assert bench.seen[-4:] == [(settings, 24) for settings in turns] * 2
+    last, words = found["kv"], answer(ladder.rungs, goals)
+    assert most_paid(ladder.rungs) is found["prefix"] and last.users == 24
+    assert bool(last.missed) is lucky and last.is_kept
+    assert bench.seen[-2:] == [({**last.settings, "max_num_seqs": 24}, 24)] * 2
+    if lucky:
+        assert last.missed in words and last.missed in why(last, ladder.rungs)
+        assert numbers(last.missed)[:2] == [2, 24]
 
 
 def test_a_rung_that_only_raises_the_throughput_paid() -> None:
