@@ -9,7 +9,6 @@ that a workload and its settings can bring about.
 from __future__ import annotations
 
 import random
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -30,7 +29,6 @@ MOST_ROUNDS = 3
 OUTPUT = 12  # tokens of a reply: steps of one batch size
 PROMPTS = 2  # new ones, for each budget
 JOINING = 4  # new ones whose prompts are computed while others decode
-LAUNCHED = 2  # steps of a number of requests that are slower than later ones
 SMALL_BUDGET = 64
 
 CHANGED = (
@@ -87,6 +85,7 @@ def calibrate(
     samples: list[Measured] = []
     began = clock.now()
     rounds, index = MOST_ROUNDS, 0
+    replayed = _Replayed()
     with _restored(engine, before):
         while index < rounds:
             for size in sizes:
@@ -95,7 +94,8 @@ def calibrate(
                     enable_chunked_prefill=True, max_num_seqs=batch,
                     max_num_batched_tokens=before.max_num_batched_tokens,
                 )  # fmt: skip
-                seen = Counter[int]()
+                if len(sizes) > 1:  # a new KV cache
+                    replayed = _Replayed()
                 loads = _loads(requests, batch, sorted(budgets), context, vocabulary, index)
                 for number, (budget, chosen, pace) in enumerate(loads):
                     progress("calibrating", index * 8 + number, rounds * 8)
@@ -103,21 +103,31 @@ def calibrate(
                         engine.reconfigure(max_num_batched_tokens=budget)
                     run = run_load(engine, chosen, pace, clock=clock)
                     found = measured(run.observed.steps, size, engine.plan.num_blocks)
-                    samples += _without_first(found, seen)
+                    samples += replayed.of(found)
             index += 1
             if clock.now() - began >= least_s:
                 rounds = index
     return Calibration(samples, clock.now() - began)
 
 
-def _without_first(found: Iterable[Measured], seen: Counter[int]) -> Iterator[Measured]:
-    """Without the first steps of each number of decoding requests: on a CPU they are launched and
-    listened to (`engine.runner.recording`), and later ones are faster."""
-    for one in found:
-        if not one.work.chunks:
-            seen[one.work.requests] += 1
-        if one.work.chunks or seen[one.work.requests] > LAUNCHED:
-            yield one
+class _Replayed:
+    """Leaves out steps that are slower than later ones: on a CPU, decode steps of a number of
+    requests are launched until two of them come in a row, and listened to then
+    (`engine.runner.recording`)."""
+
+    def __init__(self) -> None:
+        self._recorded: set[int] = set()
+        self._last = 0
+
+    def of(self, found: Iterable[Measured]) -> Iterator[Measured]:
+        for one in found:
+            count = one.work.requests
+            if one.work.chunks or count in self._recorded:
+                yield one
+            elif count == self._last:
+                self._recorded.add(count)
+            if not one.work.chunks:
+                self._last = count
 
 
 def _loads(

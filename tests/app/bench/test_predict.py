@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from app.bench.calibrate import batch_sizes, calibrate
+from app.bench.calibrate import _Replayed, batch_sizes, calibrate
 from app.bench.load import Clock, Pace, run_load
 from app.bench.predict import errors, predict
 from app.bench.runner import BenchRunner, Plan
 from app.bench.workload import Length, Workload
 from engine.simulate.engine import SimulatedEngine
-from engine.simulate.step_time import StepTimes
+from engine.simulate.step_time import Measured, StepTimes, StepWork
 from engine.snapshot import EngineSnapshot
 from tests.tiers import first_fast
 from tests.widgets import synthetic
@@ -68,6 +68,18 @@ def test_figures_at_other_settings_are_those_of_the_engine(pace: Pace) -> None:
         assert predicted["prefix_cache_hit_rate"] == measured["shared"]["prefix_cache_hit_rate"]
 
 
+def test_a_calibration_leaves_out_the_steps_before_a_recording_is_replayed() -> None:
+    """Decode steps of a number of requests, up to the first two in a row; chunks stay."""
+    step = lambda count, chunks=0: Measured(
+        StepWork(count, count, count, 0, chunks, 0, 0, 0, 0), 1.0
+    )
+    first = [step(1), step(4, 1), step(2), step(1), step(1), step(1), step(2), step(2)]
+    then = [step(2), step(3), step(1), step(3), step(3), step(3)]
+    replayed = _Replayed()
+    assert list(replayed.of(first)) == [first[1], first[5]]
+    assert list(replayed.of(then)) == [then[0], then[2], then[5]]
+
+
 def test_a_calibration_puts_the_settings_back_and_covers_the_batch_sizes() -> None:
     engine = scripted(batching="static", enable_prefix_caching=False)
     before = engine.config
@@ -78,6 +90,7 @@ def test_a_calibration_puts_the_settings_back_and_covers_the_batch_sizes() -> No
     works = [sample.work for sample in found.samples]
     assert {work.requests for work in works if not work.chunks} >= set(batch_sizes(6))
     assert max(work.tokens for work in works) > 128
+    assert any(work.chunks and work.context for work in works)  # a prompt beside decodes
 
 
 def test_settings_are_put_back_after_a_failed_calibration() -> None:
