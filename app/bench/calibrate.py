@@ -85,7 +85,6 @@ def calibrate(
     samples: list[Measured] = []
     began = clock.now()
     rounds, index = MOST_ROUNDS, 0
-    replayed = _Replayed()
     with _restored(engine, before):
         while index < rounds:
             for size in sizes:
@@ -94,7 +93,7 @@ def calibrate(
                     enable_chunked_prefill=True, max_num_seqs=batch,
                     max_num_batched_tokens=before.max_num_batched_tokens,
                 )  # fmt: skip
-                if len(sizes) > 1:  # a new KV cache
+                if len(sizes) > 1 or not index:  # a new KV cache
                     replayed = _Replayed()
                 loads = _loads(requests, batch, sorted(budgets), context, vocabulary, index)
                 for number, (budget, chosen, pace) in enumerate(loads):

@@ -175,10 +175,10 @@ class EngineBridge(QObject):
         return self.look_only or self.lock
 
     @property
-    def changing(self) -> str:
-        """That settings of this window are being applied; "" if they are not. An answer to another
-        window may end it early."""
-        return "Settings are being applied." if self._num_changing else ""
+    def busy(self) -> str:
+        """Why nothing can be measured now: settings are locked, or those that this window sent are
+        being applied (an answer to another window may end that early). "" if nothing is."""
+        return self.lock or ("Settings are being applied." if self._num_changing else "")
 
     def lock_settings(self, why: str) -> None:
         """Changes until then are not the user's. "": unlock."""

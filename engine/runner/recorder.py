@@ -59,12 +59,6 @@ class Recorder(TorchDispatchMode):
         self._held: dict[int, list[ReferenceType[Tensor]]] = {}
         self._is_paused = False
 
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        """No: what torch does so that nothing is compiled in here takes 2 microseconds each time,
-        and nothing is compiled around a step."""
-        return False
-
     def __torch_dispatch__(
         self, function: Any, types: object, args: Any = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
@@ -120,11 +114,12 @@ class Recorder(TorchDispatchMode):
 
     def _noted(self, function: Any, args: Any, kwargs: Mapping[str, Any], result: Any) -> Any:
         kind = _kind(function)
-        results = result if isinstance(result, tuple | list) else (result,)
-        for one in results:
-            if not isinstance(one, Tensor):
-                raise UnrecordableError(f"the step reads numbers ({function})")
-        if kind.reads_numbers or (kind.indexes and _is_masked(args)):
+        results = _several(result)
+        if (
+            kind.reads_numbers
+            or not all(isinstance(one, Tensor) for one in results)
+            or (kind.indexes and _is_masked(args))
+        ):
             raise UnrecordableError(f"the step reads numbers ({function})")
         if kind.writes:
             self.calls.append((function, self.held(args), self.held(kwargs)))

@@ -119,8 +119,8 @@ class BenchController(QObject):
         bridge = self._bridge
         if not bridge.is_ready or bridge.config is None or bridge.plan is None:
             return ErrorInfo("No model is loaded.", "Open a model.")
-        if bridge.lock or bridge.changing:
-            return ErrorInfo(bridge.lock or bridge.changing, "Wait until it ends.")
+        if bridge.busy:
+            return ErrorInfo(bridge.busy, "Wait until it ends.")
         why = bridge.look_only
         if bridge.model is not None and not bridge.model.is_described:
             why = "This server's settings cannot be changed while it runs."

@@ -109,7 +109,7 @@ class BenchPage(QWidget):
         """Why no run can start, or ""."""
         if not self._bridge.is_ready:
             return NO_MODEL
-        return self._bridge.lock or self._bridge.changing
+        return self._bridge.busy
 
     def may_close(self, window: QWidget) -> bool:
         """Whether the window may close now. During a run it asks first (a preference)."""

@@ -77,7 +77,7 @@ class CompareView(PromptView):
         bridge.state_changed.connect(self.refresh)
         bridge.loaded.connect(self.refresh)
         bridge.lock_changed.connect(self.refresh)
-        for signal in (bridge.reconfiguring, bridge.reconfigured, bridge.reconfigure_failed):
+        for signal in (bridge.reconfiguring, bridge.reconfigure_failed):
             signal.connect(self.refresh)
         self.refresh()
 
@@ -333,10 +333,8 @@ class CompareView(PromptView):
         config = self._bridge.config
         if config is None or not self._bridge.is_ready:
             return "Open a model first."
-        if self._bridge.locked:
-            return self._bridge.locked
-        if self._bridge.changing:
-            return self._bridge.changing
+        if why := self._bridge.look_only or self._bridge.busy:
+            return why
         left, right = self.setups
         if needs_one((left, right), config) and left.sampling == right.sampling:
             return "Both sides are identical. Change the model, precision, settings or sampling."
