@@ -20,8 +20,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from engine.attention.cpu import CPUAttention
 from engine.attention.interface import AttentionBackend, AttentionOptions, active, before_layer
-from engine.kernels.cpu.library import listen
-from engine.kernels.cpu.workspace import Workspace, use
+from engine.kernels.cpu.check import library
+from engine.kernels.cpu.library import FORMATS, TYPES, Library, listen
+from engine.kernels.cpu.replay import CompiledCall, as_one
+from engine.kernels.cpu.workspace import Workspace, use, workspace
 
 _SHAPED_BY_NUMBERS = ("nonzero", "masked_select", "unique", "repeat_interleave", "bincount")
 """Operations whose result's shape depends on numbers."""
@@ -50,9 +52,10 @@ class _Kind(NamedTuple):
 class Recorder(TorchDispatchMode):
     """Listens, inside its `with`, to what this thread computes."""
 
-    def __init__(self) -> None:
+    def __init__(self, native: Library | None) -> None:
         super().__init__()
-        self.calls: list[Call] = []
+        self._native = native
+        self.calls: list[Call | list[CompiledCall]] = []  # compiled ones in a row together
         self.memory: list[Tensor] = []  # compiled code knows addresses alone
         self._by_size: dict[int, list[Tensor]] = {}  # of these, what can be used again
         # what the step itself holds of each, by address
@@ -67,9 +70,16 @@ class Recorder(TorchDispatchMode):
         return result if self._is_paused else self._noted(function, args, kwargs, result)
 
     def note_compiled(self, function: Callable[..., object], arguments: tuple[Any, ...]) -> None:
-        """A call of `Library`."""
+        """A call of `Library`, or what a profiler puts between two."""
         if not self._is_paused:
-            self.calls.append((function, arguments, {}))
+            last = self.calls[-1] if self.calls else None
+            compiled = CompiledCall(function, arguments)
+            if not hasattr(function, "argtypes"):
+                self.calls.append((function, arguments, {}))
+            elif isinstance(last, list):
+                last.append(compiled)
+            else:
+                self.calls.append([compiled])
 
     @contextmanager
     def paused(self) -> Iterator[None]:
@@ -127,13 +137,25 @@ class Recorder(TorchDispatchMode):
         if kind.may_view and self._are_views(results, args):
             return result
         kept = [self.keep(one) for one in results]
-        if not kind.allocates:
+        if not kind.allocates and not self._is_added(function, args, kwargs, kept[0]):
             given, named, out = self.held((args, kwargs, kept))
             if kind.into is not None:
                 self.calls.append((kind.into, given, {**named, "out": out[0]}))
             else:
                 self.calls.append((_again, (function, given, named, out), {}))
         return type(result)(kept) if isinstance(result, tuple | list) else kept[0]
+
+    def _is_added(self, function: Any, args: Any, kwargs: Mapping[str, Any], to: Tensor) -> bool:
+        """Whether compiled code, which is heard, has put the sum of two tensors to `to`, as torch
+        did."""
+        if function is not torch.ops.aten.add.Tensor or kwargs or self._native is None:
+            return False
+        tensors = *args, to
+        if not all(isinstance(one, Tensor) and _are_alike(one, to) for one in tensors):
+            return False
+        addresses = (one.data_ptr() for one in tensors)
+        self._native.add(*addresses, to.numel(), TYPES[to.dtype], workspace().threads)
+        return True
 
     def _are_views(self, results: Sequence[Tensor], args: Any) -> bool:
         """Whether all results are in the memory of arguments, which they then hold; a reshape may
@@ -146,6 +168,14 @@ class Recorder(TorchDispatchMode):
             if place in self._held:
                 self._held[place].append(ref(one))
         return True
+
+
+def _are_alike(one: Tensor, other: Tensor) -> bool:
+    return (
+        (one.dtype, one.shape, one.device.type) == (other.dtype, other.shape, "cpu")
+        and one.is_contiguous()
+        and one.dtype in FORMATS
+    )
 
 
 def _is_masked(args: Any) -> bool:
@@ -211,7 +241,6 @@ class _Attention:
     def _noted(self, compute: Callable[..., Tensor], layer: int, *args: Any) -> Tensor:
         recorder = self._recorder
         if isinstance(self._backend, CPUAttention) and self._backend.is_repeatable(layer):
-            recorder.calls.append((before_layer, (), {}))
             return compute(layer, *args)
         with recorder.paused():
             result = recorder.keep(compute(layer, *args))
@@ -231,8 +260,16 @@ def record(
     """The result of `compute`, whose attention is that of `backend`; calls that compute it again in
     the same place once `workspace` is prepared for the step, and the memory that they use. Raises
     UnrecordableError."""
-    recorder = Recorder()
+    native = library()  # which is checked, at the first call, by calls that nobody is to hear
+    recorder = Recorder(native)
     attention = active(_Attention(backend, recorder))
     with attention, listen(recorder.note_compiled), use(workspace), recorder:
         result = compute()
-    return result, recorder.calls, recorder.memory
+    calls: list[Call] = []
+    for one in recorder.calls:
+        if isinstance(one, list):
+            assert native is not None
+            calls.append((*as_one(native, one, workspace), {}))
+        else:
+            calls.append(one)
+    return result, calls, recorder.memory

@@ -3,11 +3,12 @@ one request computes alone, be it a short prompt, the end of one that is cached,
 
 Between its matmuls a step of a small model spends its time in Python: modules, checks, views. With
 Qwen3-0.6B that was 6.4 of 22.4 ms per token in int4, and 17 of 83 ms of a prompt of 32 tokens in
-bfloat16. A recording keeps the calls that compute it (`engine.runner.recorder`).
+bfloat16. A recording keeps the calls that compute it (`engine.runner.recorder`), those of compiled
+code without Python between them (`engine.kernels.cpu.replay`).
 
     2nd step of n requests that decode; a prompt of n tokens that comes again and again
                  launched, and listened to
-    later ones   [ inputs copied ] [ call | attention | ... ] [ logits ]
+    later ones   [ inputs copied ] [ call | compiled calls | ... ] [ logits ]
 
 Prompts have any number of tokens. Where products compute in tiles, they are padded to whole ones
 (`filled_size`), so that a few recordings serve all. A mixture of experts is not recorded: Python

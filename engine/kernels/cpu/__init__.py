@@ -9,6 +9,7 @@
     dequantized.py    float8, NF4, and 4 and 8 bits in groups for float32 models (dequantized.c)
     elementwise.py    norms, rotary embedding, gated activation (elementwise.c)
     attention.py      attention over KV pages, and writing to them (attention.c, prompt.c)
+    replay.py         calls made again without Python between them (replay.c)
     check.py          checks all of them once; `library()` for everyone else
 
 plain.c multiplies plain 16-bit weights, tiled.c for many rows; barrier.c synchronizes threads

@@ -17,8 +17,10 @@ from engine.kernels.cpu.build import machine_problem
 from engine.kernels.cpu.dequantized import DequantizedWeights
 from engine.kernels.cpu.elementwise import HeadNorms
 from engine.kernels.cpu.integer import IntegerWeights
-from engine.kernels.cpu.library import FORMATS, Library, load
+from engine.kernels.cpu.library import FORMATS, TYPES, Library, listen, load
 from engine.kernels.cpu.library_cache import UnavailableError
+from engine.kernels.cpu.replay import CompiledCall, as_one
+from engine.kernels.cpu.workspace import Workspace, use, workspace
 from engine.kernels.paged_kv import PLAIN, PageTensors
 from engine.kernels.weights import Weights
 from engine.numerics.codes import Codes, IntCodes
@@ -84,6 +86,8 @@ def difference(library: Library) -> str:
         for found, expected in _small_operations(library, generator):
             if _is_off(found, expected):
                 return f"{library.origin}: incorrect norm, rotary embedding or activation result"
+        if not _is_replayed(library, generator):
+            return f"{library.origin}: replayed calls give another result"
         for found, expected in _attention(library, generator):
             if _is_off(found, expected, _CLOSE_IN_8_BITS):
                 return f"{library.origin}: incorrect attention result"
@@ -144,6 +148,27 @@ def _small_operations(
         half_turned = torch.cat((-second, first), dim=-1)
         turned = torch.cat((wide[..., :64] * angles[0] + half_turned * angles[1], rest), dim=-1)
         yield elementwise.rotate_heads(library, x, cos, sin, norms), turned
+
+
+def _is_replayed(library: Library, generator: torch.Generator) -> bool:
+    """Whether the call with the most arguments is the same in a replay, beside another one."""
+    calls: list[CompiledCall] = []
+    space = Workspace()
+    x = torch.randn(5, 3, 96, generator=generator).bfloat16()
+    cos, sin = torch.randn(2, 5, 96, generator=generator).bfloat16()
+    norms = HeadNorms(x[0, 0], x[1, 1], 2, 1e-6, 0.5)
+    total = torch.empty_like(x)
+    with use(space), listen(lambda *call: calls.append(CompiledCall(*call))):
+        turned = elementwise.rotate_heads(library, x, cos, sin, norms)
+        threads = workspace().threads
+        library.add(
+            x.data_ptr(), turned.data_ptr(), total.data_ptr(), x.numel(), TYPES[x.dtype], threads
+        )
+    before = turned.clone()
+    turned.zero_(), total.zero_()
+    function, arguments = as_one(library, calls, space)
+    function(*arguments)
+    return torch.equal(turned, before) and torch.equal(total, x + before)
 
 
 def _attention(library: Library, generator: torch.Generator) -> Iterator[tuple[Tensor, Tensor]]:

@@ -148,3 +148,14 @@ void native_silu_and_mul(const void *x, void *y, int64_t rows, int64_t size, int
         else silu_row(x, row, y, size, F16);
     }
 }
+
+/* y [count] = a + b. */
+void native_add(const void *a, const void *b, void *y, int64_t count, int32_t type,
+                int32_t threads) {
+#pragma omp parallel for schedule(static) num_threads(threads) if (count > ALONE)
+    for (int64_t k = 0; k < count; k += PART) {
+        const int64_t here = least(PART, count - k);
+        if (type == BF16) add_row(a, b, y, k, here, BF16);
+        else add_row(a, b, y, k, here, F16);
+    }
+}

@@ -67,7 +67,7 @@ _FUNCTIONS = {
     "rotate_heads": "pnnppnppnffpnnnii", "silu_and_mul": "ppnnii",
     "attention": "pppnnnnffpnpipi", "attention_scratch": "pnnni",
     "prompt_attention": "pppnnnnffpnpipi",
-    "cache_write": "ppnpnnpnnii", "barrier": "pnnnn",
+    "cache_write": "ppnpnnpnnii", "add": "pppnii", "replay": "pnpi", "barrier": "pnnnn",
 }  # fmt: skip
 """Each with the types of its arguments."""
 _RESULTS = {"barrier": ctypes.c_int32, "attention_scratch": ctypes.c_int64}
@@ -87,6 +87,8 @@ class Library:
     attention: Callable[..., None]
     prompt_attention: Callable[..., None]
     cache_write: Callable[..., None]
+    add: Callable[..., None]
+    replay: Callable[..., None]
     attention_scratch: Callable[..., int]
     barrier: Callable[..., int]
 

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from engine.kernels import ops
-from engine.kernels.cpu.library import FORMATS
+from engine.kernels.cpu.check import library
+from engine.kernels.cpu.library import FORMATS, TYPES
 from tests.engine.kernels.compiled import leave_to_torch, needs_compiler
 
 EPS = 1e-6
@@ -65,6 +66,26 @@ def test_a_norm_is_exact_but_for_rounding_in_any_company(
     summed, total = ops.add_rms_norm(apart, residual, weight, EPS, offset)
     assert torch.equal(total, residual + x)
     assert torch.equal(summed, ops.rms_norm(total, weight, EPS, offset))
+
+
+@needs_compiler
+@pytest.mark.parametrize("dtype", FORMATS)
+@pytest.mark.parametrize("threads", [1, 2])
+def test_the_sum_of_two_tensors_is_that_of_torch_bit_by_bit(
+    dtype: torch.dtype, threads: int
+) -> None:
+    """For all pairs of 256 numbers of either sign: infinite, too small to be normal, zero."""
+    native = library()
+    assert native is not None
+    some = torch.arange(-(2**15), 2**15, 257, dtype=torch.int32).to(torch.int16).view(dtype)
+    a, b = (x.reshape(-1).contiguous() for x in torch.meshgrid(some, some, indexing="ij"))
+    found = torch.empty_like(a)
+    addresses = (x.data_ptr() for x in (a, b, found))
+    native.add(*addresses, len(a), TYPES[dtype], threads)
+    assert torch.equal(found.isnan(), (a + b).isnan())
+    numbers = ~found.isnan()
+    assert len(a) > 32_768, "threads share it"
+    assert torch.equal(found[numbers].view(torch.int16), (a + b)[numbers].view(torch.int16))
 
 
 @needs_compiler
