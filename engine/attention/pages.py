@@ -10,16 +10,14 @@ K and V are each stored in the model's dtype or in 8 bits.
 
 from __future__ import annotations
 
-import mmap
-import sys
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from engine.attention.interface import LayerSpec
+from engine.hardware.mapped import mapped_zeros
 from engine.kernels.paged_kv import PLAIN as PLAIN_FORM
 from engine.kernels.paged_kv import PageTensors
 from engine.numerics import rounding as e4m3
@@ -204,18 +202,7 @@ def _gather(pages: Tensor, rows: Tensor, num_sequences: int) -> Tensor:
 
 
 def _zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
-    """Zeros whose memory is taken from the system only when it is first written, on the CPU.
-
-    A mapping of its own: the C library may hand out memory that was used before, and would have to
-    write the zeros.
-    """
+    """On the CPU, memory is taken from the system only when it is first written."""
     if device.type != "cpu":
         return torch.zeros(shape, dtype=dtype, device=device)
-    count = int(np.prod(shape)) * dtype.itemsize
-    # Windows has neither flag, and needs none
-    private = {"flags": mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS} if sys.platform != "win32" else {}
-    try:
-        memory = mmap.mmap(-1, count, **private)
-    except OSError as error:
-        raise MemoryError(f"mmap of {count:,} bytes failed: {error.strerror}") from error
-    return torch.frombuffer(memory, dtype=dtype).view(shape)
+    return mapped_zeros(shape, dtype)

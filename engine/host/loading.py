@@ -90,7 +90,7 @@ def build(
         is_dummy = config.load_format == "dummy"
         tokenizer = Tokenizer.from_folder(checkpoint.path, allow_missing=is_dummy)
         return _Builder(config, checkpoint, tokenizer, progress, cancelled).build()
-    except RuntimeError as error:
+    except (MemoryError, RuntimeError) as error:
         if not is_out_of_memory(error):
             raise
         raise OutOfMemoryError(
@@ -118,7 +118,7 @@ class _Builder:
         while True:
             try:
                 return self._follow(plan)
-            except (OutOfMemoryError, RuntimeError) as error:
+            except (OutOfMemoryError, MemoryError, RuntimeError) as error:
                 more = self._more_host_layers(plan)
                 if more is None or not is_out_of_memory(error):
                     raise

@@ -18,6 +18,7 @@ from torch import nn
 
 from engine.errors import OutOfMemoryError, UnsupportedModelError
 from engine.hardware.device_map import DeviceMap, is_inside
+from engine.hardware.mapped import empty_weight
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,6 +223,8 @@ def weight_bytes(model: nn.Module, device_map: DeviceMap) -> dict[str, int]:
 
 def _empty(shape: torch.Size, dtype: torch.dtype, device: str, name: str) -> torch.Tensor:
     try:
+        if device == "cpu":
+            return empty_weight(shape, dtype)
         return torch.empty(shape, dtype=dtype, device=device)
     except (RuntimeError, MemoryError) as error:
         needed = shape.numel() * dtype.itemsize

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor
 
+from engine.hardware.mapped import empty_weight
 from engine.kernels.cpu.library import APART, LANES, TYPES, Library, Packed
 from engine.kernels.weights import Weights
 from engine.numerics.codes import IntCodes
@@ -106,7 +107,7 @@ def fits(codes: IntCodes, dtype: torch.dtype) -> bool:
 
 
 def _empty(count: int, width: int, bits: int) -> Tensor:
-    return torch.empty(-(-count // LANES), width * bits // 32, LANES, 4, dtype=torch.uint8)
+    return empty_weight((-(-count // LANES), width * bits // 32, LANES, 4), torch.uint8)
 
 
 def _pack_into(packed: Tensor, start: int, codes: Tensor, bits: int) -> None:
@@ -128,7 +129,8 @@ def _readable(scales: Tensor, is_by_output: bool) -> Tensor:
 
 def in_panels(values: Tensor) -> Tensor:
     """[N, G] as [panels, G, 16], rows of zeros below."""
-    return filled(values).view(-1, LANES, values.shape[1]).transpose(1, 2).contiguous()
+    panels = filled(values).view(-1, LANES, values.shape[1]).transpose(1, 2)
+    return empty_weight(panels.shape, panels.dtype).copy_(panels)
 
 
 def filled(values: Tensor) -> Tensor:

@@ -12,6 +12,7 @@
 #define TOGETHER 32 /* inputs at a time: 64 bytes */
 #define GROUP 12    /* outputs whose sums are held, of ... */
 #define ROWS 32     /* ... rows, at most */
+#define NEXT 8192
 
 typedef struct {
     int64_t outputs, inputs, stride; /* stride: between rows of the weight */
@@ -56,8 +57,9 @@ typedef struct {
     } while (0)
 
 /* Adds the products of R rows of x and N outputs from `output` on to sums [R][GROUP][LANES], or puts
- * them there. Outputs of the next group are fetched meanwhile: rows of a weight are too short for the
- * processor to see where they go on. */
+ * them there. Outputs of the next group are fetched meanwhile, or where memory alone takes time, those
+ * that are NEXT numbers away: rows of a weight are too short for the processor to see where they go
+ * on. */
 INLINE void tile(const plain *w, int64_t output, const float *x, const int64_t stride, span of,
                  float *sums, const int R, const int N, const int type) {
     const int64_t apart = w->stride;
@@ -67,7 +69,8 @@ INLINE void tile(const plain *w, int64_t output, const float *x, const int64_t s
         total[r][n] = of.start ? load_floats(sums + (r * GROUP + n) * LANES) : no_floats();
     int64_t k = of.start, wait = of.parts;
     const int64_t share = (of.end - of.start) / TOGETHER / most(1, of.parts);
-    const uint16_t *next = from + GROUP * apart + of.start + of.part * share * TOGETHER;
+    const int64_t ahead = R == 1 && N == 1 ? most(1, NEXT / w->inputs) : GROUP;
+    const uint16_t *next = from + ahead * apart + of.start + of.part * share * TOGETHER;
     for (; k + TOGETHER <= of.end; k += TOGETHER) {
         if (--wait == 0) {
             UNROLLED(n, N) _mm_prefetch((const char *)(next + n * apart), _MM_HINT_T1);
@@ -152,7 +155,7 @@ INLINE void by_groups(const plain *w, const float *x, int64_t stride, int64_t ro
     _Alignas(64) float sums[ROWS * GROUP * LANES];
     /* Inputs that all outputs of a group use before the next ones: those of 8 or 16 rows stay in the
      * first cache. */
-    const int64_t piece = N == 4 ? w->inputs : rows > 8 ? 512 : 1024;
+    const int64_t piece = rows <= (WIDE_TILES ? 4 : 1) ? w->inputs : rows > 8 ? 512 : 1024;
     for (int64_t count; output < last; output += count) {
         count = least(GROUP, last - output);
         for (int64_t k = 0; k < w->inputs; k += piece) {
@@ -174,7 +177,8 @@ static void share(const plain *w, const void *x, int64_t stride, int64_t rows, i
     (type == BF16 ? by_groups(w, scratch, stride, rows, first, last, y, N, BF16)       \
                   : by_groups(w, scratch, stride, rows, first, last, y, N, F16))
 #if WIDE_TILES
-    rows > 4 ? BY_GROUPS(3) : BY_GROUPS(4);
+    /* One row waits for memory alone, which one output after the other is read fastest. */
+    rows > 4 ? BY_GROUPS(3) : rows > 1 ? BY_GROUPS(4) : BY_GROUPS(1);
 #else /* too few registers for several rows by four */
     rows > 1 ? BY_GROUPS(2) : BY_GROUPS(4);
 #endif

@@ -1,0 +1,83 @@
+"""Tensors with a mapping of their own."""
+
+from __future__ import annotations
+
+import mmap
+import sys
+import weakref
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from engine.hardware import mapped
+from engine.hardware.mapped import HUGE_PAGE, empty_weight, mapped_zeros
+from engine.kernels.cpu.integer import in_panels
+
+DTYPES = st.sampled_from([torch.float32, torch.bfloat16, torch.uint8, torch.int64])
+
+
+def flags_of(address: int) -> set[str]:
+    """What the system knows of the mapping around an address."""
+    inside = False
+    for line in Path("/proc/self/smaps").read_text().splitlines():
+        first = line.split()[0]
+        if "-" in first and not first.endswith(":"):
+            start, end = (int(part, 16) for part in first.split("-"))
+            inside = start <= address < end
+        elif inside and first == "VmFlags:":
+            return set(line.split()[1:])
+    raise AssertionError("not mapped")
+
+
+@settings(deadline=None, max_examples=40)
+@given(st.integers(0, 40), st.integers(1, 300_000), DTYPES)
+def test_memory_is_of_the_shape_that_was_asked_for(
+    rows: int, width: int, dtype: torch.dtype
+) -> None:
+    made = empty_weight((rows, width), dtype)
+    assert made.shape == (rows, width) and made.dtype is dtype and made.is_contiguous()
+    made.fill_(3)
+    assert bool((made == 3).all())
+    if sys.platform == "linux" and made.nbytes >= HUGE_PAGE:
+        assert made.data_ptr() % HUGE_PAGE == 0
+    if rows:
+        assert not mapped_zeros((rows, width), dtype).any()
+
+
+@pytest.mark.skipif(
+    not Path("/sys/kernel/mm/transparent_hugepage").exists(), reason="no huge pages here"
+)
+def test_only_weights_are_in_huge_pages() -> None:
+    weight = empty_weight((1024, 1024), torch.float32)
+    assert "hg" in flags_of(weight.data_ptr())
+    assert "hg" in flags_of(in_panels(torch.zeros(2048, 2048, dtype=torch.uint8)).data_ptr())
+    assert "hg" not in flags_of(mapped_zeros((1024, 1024), torch.float32).data_ptr())
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="has no huge pages")
+def test_memory_goes_back_with_its_tensor(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[weakref.ref[mmap.mmap]] = []
+    original = mapped._mapping
+
+    def mapping(count: int) -> mmap.mmap:
+        found = original(count)
+        made.append(weakref.ref(found))
+        return found
+
+    monkeypatch.setattr(mapped, "_mapping", mapping)
+    whole = empty_weight((16, HUGE_PAGE), torch.uint8)
+    view = whole[3:, 5:]
+    del whole
+    assert made[0]() is not None
+    view.fill_(1)
+    del view
+    assert made[0]() is None
+
+
+def test_more_than_there_is_is_a_memory_error() -> None:
+    for make in (empty_weight, mapped_zeros):
+        with pytest.raises(MemoryError, match="bytes failed"):
+            make((2**30, 2**30), torch.float32)
