@@ -234,10 +234,16 @@ class CPUAttention:
 
     def is_repeatable(self, layer: int) -> bool:
         """Whether `layer`'s attention in this step consists of compiled calls that can be repeated
-        for any later step with as many decoding requests, once `begin_step` was called for it."""
+        for any later step with as many decoding requests, or tokens of one request, once
+        `begin_step` was called for it."""
         batch = self._step
-        is_whole = self._few.num_requests == batch.num_requests and batch.is_decode
-        return layer in self._compiled and is_whole
+        own = batch.num_requests - batch.num_padding
+        is_compiled = self._few.num_requests + self._many.num_requests == own
+        return layer in self._compiled and is_compiled and (batch.is_decode or own == 1)
+
+    @property
+    def are_all_repeatable(self) -> bool:
+        return all(self.is_repeatable(layer) for layer in self.caches)
 
     def scratch_bytes(self) -> int:
         """Of those calls, in this step."""
@@ -247,11 +253,11 @@ class CPUAttention:
     def write(self, layer: int, k: Tensor, v: Tensor) -> None:
         """Store k[T, Hkv, Dk] and v[T, Hkv, Dv] at the step's slots."""
         batch, num_kv_heads, slots = self._step, k.shape[1], self._step.slot_mapping
-        if padding := batch.num_padding:  # one token each, at the end
-            k, v, slots = k[:-padding], v[:-padding], slots[:-padding]
         if layer in self._compiled:
             self._compiled[layer].write(slots, k, v)
             return
+        if padding := batch.num_padding:  # one token each, at the end
+            k, v, slots = k[:-padding], v[:-padding], slots[:-padding]
         if num_kv_heads not in self._new_rows:
             self._new_rows[num_kv_heads] = token_rows(slots, self.block_size, num_kv_heads)
         cache = self.caches[layer]

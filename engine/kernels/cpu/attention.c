@@ -286,13 +286,14 @@ static void write_row(const stored *to, int64_t row, const void *x, int64_t from
 }
 
 /* k [tokens, kv_heads, key_dim] and v [.., value_dim], whose strides are given in numbers, to
- * slots [tokens]: block * block_size + place in it. */
+ * slots [tokens]: block * block_size + place in it; -1: nowhere. */
 void native_cache_write(const pages *p, const int64_t *slots, int64_t tokens, const void *k,
                         int64_t k_token, int64_t k_head, const void *v, int64_t v_token,
                         int64_t v_head, int32_t type, int32_t threads) {
     const int64_t numbers = tokens * p->kv_heads * (p->keys.width + p->values.width);
 #pragma omp parallel for schedule(static) num_threads(threads) if (numbers > ALONE)
     for (int64_t token = 0; token < tokens; token++) {
+        if (slots[token] < 0) continue;
         const int64_t block = slots[token] / p->block_size, place = slots[token] % p->block_size;
         for (int64_t head = 0; head < p->kv_heads; head++) {
             const int64_t row = (block * p->kv_heads + head) * p->block_size + place;

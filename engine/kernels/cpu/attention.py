@@ -110,7 +110,7 @@ class NativeCache:
 
     def write(self, slots: Tensor, k: Tensor, v: Tensor) -> None:
         """Store k[T, Hkv, Dk] and v[T, Hkv, Dv] at slots[T] (int64; block * block_size + place in
-        it)."""
+        it; -1: nowhere)."""
         if k.dtype != v.dtype:  # rotary left one of them in float32: both are read as one type
             k, v = k.float(), v.float()
         k, v, slots = _readable(k), _readable(v), slots.contiguous()

@@ -29,6 +29,7 @@ LANES = 16
 APART = 64  # activations.h
 _ROWS = 32  # plain.c
 _TILE = 16  # rows: tiles.h
+_COPIES = 4  # of the rows: tiled.c
 _REGISTERS, _FLOAT_VECTORS = 2, 3  # what tiles are made of: tiles.h
 _CHUNK_BYTES = 786_432  # of weights that a thread of tiled.c holds, or 32 outputs
 
@@ -159,7 +160,7 @@ class Library:
         """For the rows as operands, and the weights that each thread holds."""
         row_bytes = self.element_bytes * inputs
         whole = -(-rows // _TILE) * _TILE
-        return workspace(whole * row_bytes, max(_CHUNK_BYTES, 32 * row_bytes))
+        return workspace(_COPIES * whole * row_bytes, max(_CHUNK_BYTES, 32 * row_bytes))
 
 
 def heard_by_listeners(function: Callable[..., None]) -> Callable[..., None]:
