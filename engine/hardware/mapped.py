@@ -1,10 +1,10 @@
 """Tensors with a mapping of their own: memory that the system gives when it is first written, and
-gets back with the tensor.
+gets back with the tensor. (The C library may hand out memory that was used before.)
 
-The C library may hand out memory that was used before, in pages of 4 KiB. Weights are in huge pages
-of 2 MiB where Linux has them: the processor then finds their addresses without reading a table for
-each page, which on a virtual machine took a fifth of the time of products that read their weights
-from memory (Intel Xeon, two cores, 880 MB: 24 instead of 31 GB/s).
+Large ones are in huge pages of 2 MiB where Linux has them: the processor then finds addresses
+without reading a table for every 4 KiB. On a virtual machine (Intel Xeon, two cores) products that
+read 880 MB of weights from memory do so with 21 instead of 17 GB/s, and attention of 16 requests
+over 160 tokens, whose KV blocks are spread, takes 27 instead of 33 ms.
 """
 
 from __future__ import annotations
@@ -24,22 +24,25 @@ HUGE_PAGE = 2**21
 
 def mapped_zeros(shape: Sequence[int], dtype: torch.dtype) -> Tensor:
     """Zeros of `shape` on the CPU. Raises MemoryError."""
-    count = math.prod(shape) * dtype.itemsize
-    return torch.frombuffer(_mapping(count), dtype=dtype).view(*shape)
+    size, start = math.prod(shape), 0
+    count = size * dtype.itemsize
+    if not count:
+        return torch.empty(shape, dtype=dtype)
+    if count < HUGE_PAGE or sys.platform != "linux":
+        mapping = _mapping(count)
+    else:
+        mapping = _mapping(count + HUGE_PAGE)
+        with suppress(OSError):  # a kernel without them
+            mapping.madvise(mmap.MADV_HUGEPAGE)
+        start = -torch.frombuffer(mapping, dtype=torch.uint8).data_ptr() % HUGE_PAGE
+    return torch.frombuffer(mapping, dtype=dtype, count=size, offset=start).view(*shape)
 
 
 def empty_weight(shape: Sequence[int], dtype: torch.dtype) -> Tensor:
-    """Memory for a weight on the CPU, in huge pages where it fills any. Raises MemoryError or
+    """Memory for a weight on the CPU: of its own where it fills a huge page. Raises MemoryError or
     RuntimeError."""
-    count = math.prod(shape) * dtype.itemsize
-    if count < HUGE_PAGE or sys.platform != "linux":
-        return torch.empty(shape, dtype=dtype)
-    mapping = _mapping(count + HUGE_PAGE)
-    with suppress(OSError):  # a kernel without them
-        mapping.madvise(mmap.MADV_HUGEPAGE)
-    whole = torch.frombuffer(mapping, dtype=torch.uint8)
-    start = -whole.data_ptr() % HUGE_PAGE
-    return torch.frombuffer(mapping, dtype=dtype, count=math.prod(shape), offset=start).view(*shape)
+    is_large = math.prod(shape) * dtype.itemsize >= HUGE_PAGE
+    return mapped_zeros(shape, dtype) if is_large else torch.empty(shape, dtype=dtype)
 
 
 def _mapping(count: int) -> mmap.mmap:

@@ -290,7 +290,8 @@ static void write_row(const stored *to, int64_t row, const void *x, int64_t from
 void native_cache_write(const pages *p, const int64_t *slots, int64_t tokens, const void *k,
                         int64_t k_token, int64_t k_head, const void *v, int64_t v_token,
                         int64_t v_head, int32_t type, int32_t threads) {
-    const int64_t numbers = tokens * p->kv_heads * (p->keys.width + p->values.width);
+    /* less is written than a product computes, but to memory that is far away */
+    const int64_t numbers = 4 * tokens * p->kv_heads * (p->keys.width + p->values.width);
 #pragma omp parallel for schedule(static) num_threads(threads) if (numbers > ALONE)
     for (int64_t token = 0; token < tokens; token++) {
         if (slots[token] < 0) continue;

@@ -41,20 +41,20 @@ def test_memory_is_of_the_shape_that_was_asked_for(
     assert made.shape == (rows, width) and made.dtype is dtype and made.is_contiguous()
     made.fill_(3)
     assert bool((made == 3).all())
+    zeros = mapped_zeros((rows, width), dtype)
+    assert zeros.shape == made.shape and zeros.dtype is dtype and not zeros.any()
     if sys.platform == "linux" and made.nbytes >= HUGE_PAGE:
-        assert made.data_ptr() % HUGE_PAGE == 0
-    if rows:
-        assert not mapped_zeros((rows, width), dtype).any()
+        assert made.data_ptr() % HUGE_PAGE == zeros.data_ptr() % HUGE_PAGE == 0
 
 
 @pytest.mark.skipif(
     not Path("/sys/kernel/mm/transparent_hugepage").exists(), reason="no huge pages here"
 )
-def test_only_weights_are_in_huge_pages() -> None:
-    weight = empty_weight((1024, 1024), torch.float32)
-    assert "hg" in flags_of(weight.data_ptr())
+def test_large_tensors_are_in_huge_pages() -> None:
+    for make in (empty_weight, mapped_zeros):
+        large, small = make((1024, 1024), torch.float32), make((1024, 100), torch.float32)
+        assert "hg" in flags_of(large.data_ptr()) and "hg" not in flags_of(small.data_ptr())
     assert "hg" in flags_of(in_panels(torch.zeros(2048, 2048, dtype=torch.uint8)).data_ptr())
-    assert "hg" not in flags_of(mapped_zeros((1024, 1024), torch.float32).data_ptr())
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="has no huge pages")
