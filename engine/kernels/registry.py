@@ -50,7 +50,8 @@ _HOPELESS = 2.5  # times the fastest: such a candidate is not tried on more rows
 _HOPELESS_FROM = 16  # ... from here on, where the conversion of the weight is shared by enough
 _FEW_ROWS, _MANY_ROWS_OF_BLOCKS = (1, 8), (64, 128, 256, 512)
 _NATIVE_DOUBT = 16  # rows: below, reading the weight decides ...
-_TILES_DOUBT = 8  # ... where there are no tiles to compute with
+_TILES_DOUBT = 8  # ... where there are no tiles to compute with; with AMX they are the fastest ...
+_AMX_DOUBT = 512  # ... up to here: tiled.c uses weights where they lie
 _BLOCKS_PAY = 0.9  # of the time of plain weights, or less
 _IN_BLOCKS = "linear, blocked weights"
 _BLOCKED = (Choice(_IN_BLOCKS, "", 1, "onednn", "set explicitly"),)
@@ -182,9 +183,14 @@ def _16bit_choices(dtype: torch.dtype) -> tuple[Choice, ...]:
         if compiled.has_tiles and dtype is torch.bfloat16:
             others = () if compiled.has_amx else ("upcast", "upcast_wide")
             candidates, in_doubt = ("tiles", "torch", *others), _TILES_DOUBT
-        why = f"few rows: compiled, reads weights once; benchmarked at {in_doubt}+ rows"
+        has_amx = compiled.has_amx and dtype is torch.bfloat16
+        doubted = _AMX_DOUBT if has_amx else in_doubt
+        why = f"few rows: compiled, reads weights once; benchmarked at {doubted}+ rows"
         result.append(Choice("linear", name, 1, "native", why))
         candidates, chosen = ("native", *candidates), "native"
+        if has_amx:
+            result.append(Choice("linear", name, in_doubt, "tiles", "AMX"))
+            candidates, chosen, in_doubt = candidates[1:], "tiles", doubted
     for rows in ROW_BUCKETS:
         if rows < in_doubt:
             continue

@@ -17,6 +17,7 @@ from engine.attention.interface import (
 )
 from engine.batch.batch import Batch
 from engine.batch.transfer import Staging
+from engine.kernels.cpu.library import FORMATS
 from engine.runner import cuda_graphs as graphs
 from engine.runner.cuda_graphs import DecodeGraphs, Taps, put_drawn
 from engine.runner.recording import StepRecordings, can_record
@@ -55,8 +56,9 @@ class ModelRunner:
             self.recordings = self._new_recordings()
 
     def _new_recordings(self) -> StepRecordings:
-        numbers = (one.dtype for one in self.model.parameters() if one.is_floating_point())
-        dtype = next(numbers, torch.float32)
+        # a model in 16 bits may have parameters in float32: scales, or what its class keeps so
+        in_16_bits = (one.dtype for one in self.model.parameters() if one.dtype in FORMATS)
+        dtype = next(in_16_bits, torch.float32)
         return StepRecordings(self._compute_alone, self.backend, dtype)
 
     def drop_cache(self) -> None:

@@ -141,6 +141,7 @@ def test_what_is_compiled_here_multiplies_few_rows_until_something_else_is_faste
     compiled = library()
     assert compiled is not None
     monkeypatch.setattr(compiled, "has_tiles", has_tiles)
+    monkeypatch.setattr(compiled, "has_amx", False)
 
     def measured(candidates: tuple[str, ...], dtype: object, rows: int, clock: object) -> object:
         tried[rows] = candidates
@@ -157,6 +158,26 @@ def test_what_is_compiled_here_multiplies_few_rows_until_something_else_is_faste
     assert [(c.rows, c.implementation) for c in found] == [
         (1, "native"), (fewest, "torch"),
     ]  # fmt: skip
+
+
+@needs_compiler
+def test_tiles_of_amx_are_doubted_from_many_rows_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    tried = []
+    compiled = library()
+    assert compiled is not None
+    for name in ("has_tiles", "has_amx"):
+        monkeypatch.setattr(compiled, name, True)
+
+    def measured(candidates: tuple[str, ...], dtype: object, rows: int, clock: object) -> object:
+        tried.append((rows, candidates))
+        return {key: 1.0 if key == "torch" else 2.0 for key in candidates}
+
+    monkeypatch.setattr(registry, "linear_ms", measured)
+    found = registry._16bit_choices(torch.bfloat16)
+    assert [(c.rows, c.implementation) for c in found] == [
+        (1, "native"), (8, "tiles"), (512, "torch"),
+    ]  # fmt: skip
+    assert tried[0] == (512, ("tiles", "torch"))
 
 
 @needs_compiler

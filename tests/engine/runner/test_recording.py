@@ -325,6 +325,29 @@ def test_a_recording_serves_all_thread_counts(
     assert 3 <= len(made) <= 9
 
 
+def test_short_prompts_are_recorded_when_a_model_is_loaded(make_engine: MakeEngine) -> None:
+    """By a model in 16 bits, some of whose parameters are in float32; nothing is written to the KV
+    cache then."""
+    settings = {"dtype": "bfloat16", "quantization": "int8", "quantization_head": "int8"}
+    engine, compiled = make_engine(**settings), library()
+    if compiled is None or not compiled.has_tiles:
+        assert not engine.runner.recordings
+        return
+    assert engine.runner.recordings is not None and len(engine.runner.recordings) == 4
+    backend: Any = engine.runner.backend
+    for cache in backend.caches.values():
+        assert not cache.keys.elements.any() and not cache.values.elements.any()
+    params = SamplingParams(temperature=0.0, max_tokens=2, ignore_eos=True, logprobs=2)
+    for size in (17, 40, 70, 90):
+        tokens = [(7 * place) % 60 for place in range(size)]
+        found, expected = (
+            [(one.token_ids, one.logprobs) for one in each.generate([tokens], params)]
+            for each in (engine, make_engine(enforce_eager=True, **settings))
+        )
+        assert found == expected
+    assert len(engine.runner.recordings) <= 5, "one of decode steps"
+
+
 def test_numbers_that_come_once_are_launched() -> None:
     """Of requests; a prompt is recorded once some of its length have come, at any time."""
     made = recordings(lambda ids: ids + 1)
