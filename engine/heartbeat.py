@@ -12,7 +12,8 @@ An idle worker has no beat to miss. How long work may take without a beat:
     the first step of a size              FIRST_STEP_S since its last layer (kernels compile), or
                                           what a layer takes on the slowest CPU
 
-Sizes are counted in powers of two tokens. A step that is replayed on a GPU has no layers.
+Sizes are counted in powers of two tokens. A step that is replayed on a GPU has no layers, and on
+the CPU one every tenth of a second.
 """
 
 from __future__ import annotations

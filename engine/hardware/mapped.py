@@ -32,9 +32,9 @@ def mapped_zeros(shape: Sequence[int], dtype: torch.dtype) -> Tensor:
         mapping = _mapping(count)
     else:
         mapping = _mapping(count + HUGE_PAGE)
-        with suppress(OSError):  # a kernel without them
-            mapping.madvise(mmap.MADV_HUGEPAGE)
         start = -torch.frombuffer(mapping, dtype=torch.uint8).data_ptr() % HUGE_PAGE
+        with suppress(OSError):  # a kernel without them; the rest would take a whole one too
+            mapping.madvise(mmap.MADV_HUGEPAGE, start, count // HUGE_PAGE * HUGE_PAGE)
     return torch.frombuffer(mapping, dtype=dtype, count=size, offset=start).view(*shape)
 
 

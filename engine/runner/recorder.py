@@ -8,6 +8,7 @@ such reads; experts that are chosen in Python are read unseen.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache
@@ -29,6 +30,10 @@ _SHAPED_BY_NUMBERS = ("nonzero", "masked_select", "unique", "repeat_interleave",
 """Operations whose result's shape depends on numbers."""
 
 _ALLOCATES = ("empty", "new_empty")
+
+_BEAT_S = 0.1
+"""Of layers, after which a replay tells whom `report_layers` named: not of each of them, for that
+ends a row of compiled calls."""
 
 Call = tuple[Callable[..., object], tuple[Any, ...], Mapping[str, Any]]
 
@@ -57,6 +62,7 @@ class Recorder(TorchDispatchMode):
         self._native = native
         self.calls: list[Call | list[CompiledCall]] = []  # compiled ones in a row together
         self.memory: list[Tensor] = []  # compiled code knows addresses alone
+        self.operands: list[Any] = []  # the same of what torch would have kept
         self._by_size: dict[int, list[Tensor]] = {}  # of these, what can be used again
         # what the step itself holds of each, by address
         self._held: dict[int, list[ReferenceType[Tensor]]] = {}
@@ -155,6 +161,7 @@ class Recorder(TorchDispatchMode):
             return False
         addresses = (one.data_ptr() for one in tensors)
         self._native.add(*addresses, to.numel(), TYPES[to.dtype], workspace().threads)
+        self.operands.append(self.held(args))
         return True
 
     def _are_views(self, results: Sequence[Tensor], args: Any) -> bool:
@@ -229,6 +236,7 @@ class _Attention:
 
     def __init__(self, backend: AttentionBackend, recorder: Recorder) -> None:
         self._backend, self._recorder = backend, recorder
+        self._told = time.perf_counter()  # somebody of a layer
 
     def forward(
         self, layer: int, q: Tensor, k: Tensor, v: Tensor, options: AttentionOptions
@@ -241,6 +249,10 @@ class _Attention:
     def _noted(self, compute: Callable[..., Tensor], layer: int, *args: Any) -> Tensor:
         recorder = self._recorder
         if isinstance(self._backend, CPUAttention) and self._backend.is_repeatable(layer):
+            now = time.perf_counter()
+            if now - self._told > _BEAT_S:
+                self._told = now
+                recorder.calls.append((before_layer, (), {}))
             return compute(layer, *args)
         with recorder.paused():
             result = recorder.keep(compute(layer, *args))
@@ -269,7 +281,7 @@ def record(
     for one in recorder.calls:
         if isinstance(one, list):
             assert native is not None
-            calls.append((*as_one(native, one, workspace), {}))
+            calls.append((*as_one(native, one, workspace, recorder.operands), {}))
         else:
             calls.append(one)
     return result, calls, recorder.memory

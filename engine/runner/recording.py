@@ -29,6 +29,7 @@ from engine.attention.cpu import CPUAttention
 from engine.attention.interface import AttentionBackend
 from engine.batch.batch import Batch, Span, pack, pad
 from engine.batch.transfer import CPU, Staging, capacity_for
+from engine.errors import is_out_of_memory
 from engine.kernels.cpu.check import library
 from engine.kernels.cpu.dequantized import MANY_ROWS
 from engine.kernels.cpu.workspace import Workspace
@@ -139,8 +140,16 @@ class StepRecordings:
             backend.begin_step(batch)
             if not isinstance(backend, CPUAttention) or not backend.are_all_repeatable:
                 return
-            self._recorded((size, 1, False), batch)
-            if time.perf_counter() - began > PREPARE_S:
+            try:
+                self._recorded(key := (size, 1, False), batch)
+            except (MemoryError, RuntimeError) as error:
+                if not is_out_of_memory(error):
+                    raise
+                return  # it may suffice for other steps
+            made = self._recordings.get(key)
+            if made is None or time.perf_counter() - began > PREPARE_S:
+                return
+            if self.nbytes + made.nbytes * (size + _TILE) // size > MOST_BYTES:
                 return
 
     def fits(self, batch: Batch) -> bool:
@@ -187,7 +196,8 @@ class StepRecordings:
 
     def _refuse(self, is_decode: bool, num_tokens: int, why: str) -> None:
         """Steps of so many tokens, and of more."""
-        self._most[is_decode], self.problem = num_tokens - 1, why
+        self._most[is_decode] = min(self._most[is_decode], num_tokens - 1)
+        self.problem = why
 
     def __len__(self) -> int:
         return len(self._recordings)

@@ -29,7 +29,7 @@ LANES = 16
 APART = 64  # activations.h
 _ROWS = 32  # plain.c
 _TILE = 16  # rows: tiles.h
-_COPIES = 4  # of the rows: tiled.c
+_COPIES, _OWN = 4, 256  # of so many rows: tiled.c
 _REGISTERS, _FLOAT_VECTORS = 2, 3  # what tiles are made of: tiles.h
 _CHUNK_BYTES = 786_432  # of weights that a thread of tiled.c holds, or 32 outputs
 
@@ -160,7 +160,8 @@ class Library:
         """For the rows as operands, and the weights that each thread holds."""
         row_bytes = self.element_bytes * inputs
         whole = -(-rows // _TILE) * _TILE
-        return workspace(_COPIES * whole * row_bytes, max(_CHUNK_BYTES, 32 * row_bytes))
+        copies = _COPIES if rows <= _OWN else 1
+        return workspace(copies * whole * row_bytes, max(_CHUNK_BYTES, 32 * row_bytes))
 
 
 def heard_by_listeners(function: Callable[..., None]) -> Callable[..., None]:

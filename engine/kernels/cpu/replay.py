@@ -30,11 +30,12 @@ class _Call(ctypes.Structure):
 
 
 def as_one(
-    native: Library, calls: Sequence[CompiledCall], workspace: Workspace
+    native: Library, calls: Sequence[CompiledCall], workspace: Workspace, operands: object = None
 ) -> tuple[Callable[..., None], tuple[Any, ...]]:
     """Function and arguments of a call that makes all of `calls`, with memory and thread count
-    as `workspace`, in which they compute, has them then."""
-    array = (_Call * len(calls))(*(_packed(one, workspace) for one in calls))
+    as `workspace`, in which they compute, has them then. operands: what it keeps alive."""
+    array: Any = (_Call * len(calls))(*(_packed(one, workspace) for one in calls))
+    array.operands = operands
     return native.replay, (array, len(calls), workspace.address, workspace.threads)
 
 

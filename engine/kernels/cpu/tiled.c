@@ -21,8 +21,8 @@
 #define PIECE 512           /* ... so many inputs: less memory is waited for at once */
 #define WIDEST 512          /* outputs of others at a time, or as many as ... */
 #define CHUNK_BYTES (AMX ? 786432 : 524288) /* ... stay in the second cache */
-#define COPIES 4            /* threads, of which each arranges the rows for itself: what one has just
-                               written, the others wait for */
+#define COPIES 4            /* threads, of which each arranges up to ... */
+#define OWN 256             /* ... rows for itself: what one has just written, the others wait for */
 #define AHEAD 128           /* inputs that are brought near before they are arranged as right operands */
 #define FAR 4096            /* the same as left ones, which follow each other */
 
@@ -177,13 +177,13 @@ static void arrange(const product *p, const uint16_t *x, int64_t row, element *o
 }
 
 /* What a thread computes: outputs from `first` up to `last`. scratch: of operands of all rows for
- * COPIES threads, then of the weights that each thread has near. */
+ * COPIES threads or once, then of the weights that each thread has near. */
 static void multiply_share(product p, const uint16_t *x, int64_t first, int64_t last,
                            element *scratch, int32_t share, int has_own, int is_direct) {
-    const int64_t whole = (p.rows + 15) / 16 * 16;
+    const int64_t whole = (p.rows + 15) / 16 * 16, copies = p.rows <= OWN ? COPIES : 1;
     const int64_t fitting = CHUNK_BYTES / (int64_t)sizeof(element) / p.inputs / 32 * 32;
     const int64_t widest = most(32, least(WIDEST, fitting));
-    element *near = scratch + (COPIES * whole + share * widest) * p.inputs;
+    element *near = scratch + (copies * whole + share * widest) * p.inputs;
     element *operands = scratch + (has_own ? share * whole * p.inputs : 0);
     for (int64_t row = 0; has_own && row < whole; row += 16) arrange(&p, x, row, operands);
     p.x = operands;
@@ -196,7 +196,7 @@ static void multiply(const product *p, const uint16_t *x, element *scratch, int3
     if (p->rows == 0) return;
     const int64_t panels = (p->outputs + 15) / 16;
     const int is_direct = p->rows <= DIRECT && !p->codes && p->outputs % 16 == 0;
-    const int has_own = threads <= COPIES;
+    const int has_own = threads <= COPIES && p->rows <= OWN;
 #pragma omp parallel num_threads(threads)
     {
         const tile_shapes before = begin_tiles(64);
@@ -216,7 +216,7 @@ static void multiply(const product *p, const uint16_t *x, element *scratch, int3
 #endif
 
 /* x of bfloat16 [rows, inputs], which are a multiple of 32; weight [outputs, inputs], `stride` between
- * its rows; bias NULL: none. scratch: elements [4 * rows filled up to 16 + threads * at most 512,
+ * its rows; bias NULL: none. scratch: elements [rows filled up to 16, of up to OWN 4 times, + threads * at most 512,
  * inputs]. */
 void native_tiled_product(const uint16_t *weight, int64_t outputs, int64_t inputs, int64_t stride,
                           const uint16_t *bias, const uint16_t *x, uint16_t *y, int64_t rows,

@@ -22,6 +22,7 @@ from engine.kernels.cpu import build
 from engine.kernels.cpu.attention import NativeCache, NativeStep, can_attend
 from engine.kernels.cpu.check import library
 from engine.kernels.cpu.library import Library
+from engine.kernels.paged_kv import PLAIN, PageTensors
 from tests.engine.attention.test_cpu_attention import read_back
 from tests.engine.kernels.compiled import PROCESSORS, needs_compiler
 from tests.engine.textbook_kv import attention
@@ -363,3 +364,19 @@ def test_heads_that_are_no_whole_vectors_are_left_to_torch() -> None:
     for width, is_read in ((24, False), (592, False), (48, True)):
         pages = Pages((2, 1, 4, width), torch.float32).tensors
         assert can_attend(pages, pages) is is_read
+
+
+@pytest.mark.parametrize("tokens", [3, 40])
+def test_a_slot_of_minus_one_is_written_nowhere(tokens: int) -> None:
+    """What fills a prompt up; of many tokens by several threads."""
+    native = library()
+    assert native is not None
+    whole = torch.full((2, 6, 2, 16, 128), 7.0)
+    held = whole[:, 1:-1]  # with pages before and behind, which stay as they are
+    keys, values = (PageTensors(one, PLAIN, None) for one in held)
+    k, v = torch.randn(2, tokens, 2, 128)
+    places = [-1, 21, *[-1] * (tokens - 2)]
+    expected = whole.clone()
+    expected[0, 2, :, 5], expected[1, 2, :, 5] = k[1], v[1]
+    NativeCache(native, keys, values).write(torch.tensor(places), k, v)
+    assert torch.equal(whole, expected)

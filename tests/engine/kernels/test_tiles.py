@@ -36,7 +36,7 @@ def threads(count: int) -> Iterator[None]:
 @given(
     rows=st.integers(1, 600),
     steps=st.integers(1, 20),
-    outputs=st.integers(1, 120),
+    outputs=st.integers(1, 120) | st.sampled_from([16, 112, 144, 272, 528]),
     has_bias=st.booleans(),
     offset=st.integers(0, 3),
 )
@@ -54,7 +54,7 @@ def test_tiles_give_the_exact_product_rounded_once(
     compiled = library()
     assert compiled is not None and tiles_fit(x, weight, None) == compiled.has_tiles
     if compiled.has_tiles:  # to the last bit, in any company, on any number of threads
-        for first, count in ((1, 1), (2, 2), (15, 3), (rows - 1, 2)):
+        for first, count in ((1, 1), (2, 2), (15, 3), (rows // 2, 6), (rows - 1, 2)):
             with threads(count):
                 again = tiles(x[first:], weight, bias if has_bias else None)
             assert torch.equal(again, found[first:])

@@ -21,7 +21,7 @@ from engine.hardware.step_threads import StepThreads
 from engine.kernels.cpu.check import library
 from engine.kernels.cpu.library import heard_by_listeners
 from engine.kernels.cpu.workspace import Workspace, workspace
-from engine.runner import recording
+from engine.runner import recorder, recording
 from engine.runner.recording import StepRecordings, can_record, filled_size, launched_first
 from tests.engine import tiny_models
 from tests.tiers import first_fast
@@ -94,7 +94,8 @@ def test_replayed_steps_are_bit_by_bit_what_launched_ones_are(
         patch.setattr(recording.Recording, "replay", counted)
         replayed = driven(make_engine(**settings))
     assert replayed == launched
-    assert "dtype" not in settings or max(lengths) < 20, "compiled ones follow each other in C"
+    if "dtype" in settings and library() is not None:
+        assert max(lengths) < 20, "compiled ones follow each other in C"
     prompts = {size for size, is_decode in replays if not is_decode}
     assert {size for size, is_decode in replays if is_decode} == {1, 2, 3}
     dtype = torch.bfloat16 if "dtype" in settings else torch.float32
@@ -305,6 +306,7 @@ def test_a_recording_serves_all_thread_counts(
     bits: str, make_engine: MakeEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     turns = itertools.cycle((1, 3, 2))
+    monkeypatch.setattr(recording, "PREPARE_S", 60.0)
     monkeypatch.setattr(StepThreads, "_count", lambda *_: next(turns))
     settings: dict[str, Any] = {"dtype": "bfloat16", "num_threads": 3, "adaptive_threads": True}
     if bits != "bfloat16":
@@ -325,9 +327,20 @@ def test_a_recording_serves_all_thread_counts(
     assert 3 <= len(made) <= 9
 
 
-def test_short_prompts_are_recorded_when_a_model_is_loaded(make_engine: MakeEngine) -> None:
+def test_short_prompts_are_recorded_when_a_model_is_loaded(
+    make_engine: MakeEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """By a model in 16 bits, some of whose parameters are in float32; nothing is written to the KV
     cache then."""
+    monkeypatch.setattr(recording, "PREPARE_S", 60.0)
+    replays: list[int] = []
+    original = recording.Recording.replay
+
+    def counted(self: recording.Recording, batch: Batch) -> Tensor:
+        replays.append(batch.num_tokens)
+        return original(self, batch)
+
+    monkeypatch.setattr(recording.Recording, "replay", counted)
     settings = {"dtype": "bfloat16", "quantization": "int8", "quantization_head": "int8"}
     engine, compiled = make_engine(**settings), library()
     if compiled is None or not compiled.has_tiles:
@@ -339,13 +352,29 @@ def test_short_prompts_are_recorded_when_a_model_is_loaded(make_engine: MakeEngi
         assert not cache.keys.elements.any() and not cache.values.elements.any()
     params = SamplingParams(temperature=0.0, max_tokens=2, ignore_eos=True, logprobs=2)
     for size in (17, 40, 70, 90):
-        tokens = [(7 * place) % 60 for place in range(size)]
+        tokens = [(7 * place + size) % 60 for place in range(size)]  # no prefix of another
         found, expected = (
             [(one.token_ids, one.logprobs) for one in each.generate([tokens], params)]
             for each in (engine, make_engine(enforce_eager=True, **settings))
         )
         assert found == expected
-    assert len(engine.runner.recordings) <= 5, "one of decode steps"
+    assert [size for size in replays if size > 1] == [32, 64, 96, 96]
+
+
+def test_a_replay_that_takes_long_tells_of_its_layers(
+    make_engine: MakeEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(recorder, "_BEAT_S", 0.0)
+    engine = make_engine(dtype="bfloat16")
+    told: list[int] = []
+    engine.report_steps(told.append, lambda: told.append(0))
+    try:
+        params = SamplingParams(temperature=0.0, max_tokens=6, ignore_eos=True)
+        engine.generate([[3, 1, 4]], params)
+    finally:
+        engine.report_steps(lambda size: None, lambda: None)
+    layers = len(engine.runner.model.model.layers)
+    assert told[-1 - layers :] == [1, *[0] * layers]
 
 
 def test_numbers_that_come_once_are_launched() -> None:
