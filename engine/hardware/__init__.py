@@ -5,7 +5,7 @@ device_map.py    which device computes which layers
 machine.py       cores, memory, default dtype
 nvml.py          GPU figures from NVIDIA's driver
 malloc.py        memory that the process keeps between steps
-mapped.py        tensors with a mapping of their own, weights in huge pages
+mapped.py        tensors with a mapping of their own: weights and KV cache, in huge pages
 garbage.py       which thread collects Python's cyclic garbage
 peaks.py         measured memory bandwidth and FLOP/s
 idle_cores.py    cores that other programs leave

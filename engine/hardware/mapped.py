@@ -39,8 +39,8 @@ def mapped_zeros(shape: Sequence[int], dtype: torch.dtype) -> Tensor:
 
 
 def empty_weight(shape: Sequence[int], dtype: torch.dtype) -> Tensor:
-    """Memory for a weight on the CPU: of its own where it fills a huge page. Raises MemoryError or
-    RuntimeError."""
+    """An uninitialized weight on the CPU, mapped if it is at least a huge page. Raises MemoryError,
+    or RuntimeError where PyTorch allocates it."""
     is_large = math.prod(shape) * dtype.itemsize >= HUGE_PAGE
     return mapped_zeros(shape, dtype) if is_large else torch.empty(shape, dtype=dtype)
 

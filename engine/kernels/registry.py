@@ -189,7 +189,7 @@ def _16bit_choices(dtype: torch.dtype) -> tuple[Choice, ...]:
         result.append(Choice("linear", name, 1, "native", why))
         candidates, chosen = ("native", *candidates), "native"
         if has_amx:
-            result.append(Choice("linear", name, in_doubt, "tiles", "AMX"))
+            result.append(Choice("linear", name, in_doubt, "tiles", "several rows: AMX"))
             candidates, chosen, in_doubt = candidates[1:], "tiles", doubted
     for rows in ROW_BUCKETS:
         if rows < in_doubt:

@@ -12,7 +12,7 @@
 #define TOGETHER 32 /* inputs at a time: 64 bytes */
 #define GROUP 12    /* outputs whose sums are held, of ... */
 #define ROWS 32     /* ... rows, at most */
-#define NEXT 8192
+#define NEXT 8192   /* numbers of a weight that one row is ahead of what it multiplies */
 
 typedef struct {
     int64_t outputs, inputs, stride; /* stride: between rows of the weight */

@@ -216,8 +216,8 @@ static void multiply(const product *p, const uint16_t *x, element *scratch, int3
 #endif
 
 /* x of bfloat16 [rows, inputs], which are a multiple of 32; weight [outputs, inputs], `stride` between
- * its rows; bias NULL: none. scratch: elements [rows filled up to 16, of up to OWN 4 times, + threads * at most 512,
- * inputs]. */
+ * its rows; bias NULL: none. scratch: elements [rows filled up to 16 (COPIES times, of up to OWN rows) +
+ * threads * at most 512, inputs]. */
 void native_tiled_product(const uint16_t *weight, int64_t outputs, int64_t inputs, int64_t stride,
                           const uint16_t *bias, const uint16_t *x, uint16_t *y, int64_t rows,
                           void *scratch, int32_t threads) {
