@@ -52,8 +52,9 @@ def test_memory_is_of_the_shape_that_was_asked_for(
 )
 def test_large_tensors_are_in_huge_pages() -> None:
     for make in (empty_weight, mapped_zeros):
-        large, small = make((1024, 1024), torch.float32), make((1024, 100), torch.float32)
-        assert "hg" in flags_of(large.data_ptr()) and "hg" not in flags_of(small.data_ptr())
+        assert "hg" in flags_of(make((1024, 1024), torch.float32).data_ptr())
+    # of its own: what PyTorch allocates may lie in huge pages that another library asked for
+    assert "hg" not in flags_of(mapped_zeros((1024, 100), torch.float32).data_ptr())
     assert "hg" in flags_of(in_panels(torch.zeros(2048, 2048, dtype=torch.uint8)).data_ptr())
 
 
