@@ -2,12 +2,11 @@
  *
  *   y[t, n] = bias[n] + sum over k of w[n, k] * x[t, k]
  *
- * Sums are float32, in one order for every row. Weights of a few hundred outputs are brought to a
- * core's second cache, once for all rows, and pass by 32 rows at a time, whose activations are in its
- * first one: from where torch holds them, as left operands; or from the panels of dequantized.c,
- * as right ones. Up to a few hundred rows AMX uses weights where torch holds them: all rows, in the
- * second cache, pass by 32 outputs at a time. A row of y is written many outputs at a time: single
- * lines far apart would take longer than the products.
+ * Sums are float32, in one order for every row. Weights of a few hundred outputs become right operands
+ * in a core's second cache, once for all rows, from where torch holds them or from the panels of
+ * dequantized.c. They pass by 32 rows at a time, whose activations are in its first cache. Up to a few
+ * hundred rows AMX uses weights where torch holds them, as left operands: all rows, in the second cache,
+ * pass by 32 outputs at a time.
  */
 #include "numbers.h"
 #include "tiles.h"
@@ -23,8 +22,6 @@
 #define CHUNK_BYTES (AMX ? 786432 : 524288) /* ... stay in the second cache */
 #define COPIES 4            /* threads, of which each arranges up to ... */
 #define OWN 256             /* ... rows for itself: what one has just written, the others wait for */
-#define AHEAD 128           /* inputs that are brought near before they are arranged as right operands */
-#define FAR 4096            /* the same as left ones, which follow each other */
 
 typedef struct {
     int64_t outputs, inputs, rows;
@@ -36,45 +33,43 @@ typedef struct {
 } product;
 
 /* Up to 16 rows as left operands [inputs / STEP][16][STEP], zeros for those that are not. */
-static void as_left(const uint16_t *from, int64_t stride, int64_t inputs, int64_t rows,
-                    element *to) {
-    for (int64_t r = 0; r < 16; r++, from += stride, to += STEP)
-        for (int64_t k = 0; k < inputs; k += STEP) {
-            _mm_prefetch((const char *)(from + k + FAR), _MM_HINT_T1);
+static void as_left(const uint16_t *from, int64_t inputs, int64_t rows, element *to) {
+    for (int64_t r = 0; r < 16; r++, from += inputs, to += STEP)
+        for (int64_t k = 0; k < inputs; k += STEP)
             store_bytes((uint8_t *)(to + 16 * k), r < rows ? load_step(from + k) : no_ints());
-        }
 }
 
-/* The same as right operands: [inputs / EACH][16 rows][EACH]. */
-static void as_right(const uint16_t *x, int64_t inputs, int64_t rows, element *to) {
+/* The same as right operands [inputs / EACH][16 rows][EACH]. Brings the 16 rows after these near. */
+static void as_right(const uint16_t *from, int64_t stride, int64_t inputs, int64_t rows,
+                     element *to) {
     for (int64_t k = 0; k < inputs; k += STEP, to += 16 * STEP) {
         bytes lanes[16];
-        for (int r = 0; r < rows; r++)
-            _mm_prefetch((const char *)(x + r * inputs + k + AHEAD), _MM_HINT_T0);
-        for (int r = 0; r < 16; r++) lanes[r] = r < rows ? load_step(x + r * inputs + k) : no_ints();
+        for (int r = 0; r < 16; r++) {
+            _mm_prefetch((const char *)(from + 16 * (stride + k) + STEP * r), _MM_HINT_T1);
+            lanes[r] = r < rows ? load_step(from + r * stride + k) : no_ints();
+        }
         transpose(lanes);
         for (int r = 0; r < 16; r++) store_bytes((uint8_t *)(to + STEP * r), lanes[r]);
     }
 }
 
+/* `bias` of 16 outputs, of which `count` are there; 0: none. */
+INLINE floats offsets(const uint16_t *bias, int64_t count) {
+    if (!bias || count <= 0) return no_floats();
+    const __mmask16 lanes = count >= 16 ? 0xffff : (__mmask16)((1 << count) - 1);
+    return even_bfloat16s(_mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(lanes, bias)));
+}
+
 /* sums of 32 rows by 32 outputs, of which `here` are left, to bfloat16 out [32][apart]. */
 INLINE void round_sums(const float *sums, const uint16_t *bias, int64_t here, uint16_t *out,
-                       int64_t apart, const int is_codes) {
-    for (int n = 0; n < 2 && 16 * n < here; n++) {
-        const __mmask16 lanes = here >= 16 * (n + 1) ? 0xffff : (__mmask16)((1 << here % 16) - 1);
-        const floats offset = bias ? even_bfloat16s(_mm512_cvtepu16_epi32(
-                                         _mm256_maskz_loadu_epi16(lanes, bias + 16 * n)))
-                                   : no_floats();
-        for (int r = 0; r < 2; r++) {
-            bytes rows[16];
-            const float *from = sums + (is_codes ? 2 * r + n : 2 * n + r) * 256;
-            UNROLLED(i, 16) rows[i] = load_bytes((const uint8_t *)(from + 16 * i));
-            if (!is_codes) transpose(rows);
-            UNROLLED(i, 16)
-                _mm256_storeu_si256(
-                    (__m256i *)(out + (16 * r + i) * apart + 16 * n),
-                    to_bfloat16s(_mm512_add_ps((__m512)rows[i], offset)));
-        }
+                       int64_t apart) {
+    const __mmask32 lanes = here >= 32 ? 0xffffffff : (1u << here) - 1;
+    const floats first = offsets(bias, here), second = offsets(bias ? bias + 16 : NULL, here - 16);
+    for (int64_t row = 0; row < 32; row++, out += apart) {
+        const float *from = sums + row / 16 * 512 + row % 16 * 16;
+        const __m512i both = _mm512_castsi256_si512(to_bfloat16s(load_floats(from) + first));
+        const __m256i other = to_bfloat16s(load_floats(from + 256) + second);
+        _mm512_mask_storeu_epi16(out, lanes, _mm512_inserti64x4(both, other, 1));
     }
 }
 
@@ -83,12 +78,16 @@ INLINE void bring_rows(void *with, int64_t step, int n) { bring(with); }
 #define BY(L, R, left, right, inputs, to, also, with) \
     multiply_tiles(left, right, (inputs) / STEP, k == 0, to, also, with, L, R, NUMBERS)
 
-/* 32 rows from `row` on by `count` outputs, whose weights are in `near` as operands. */
-INLINE void block(const product *p, int64_t row, int64_t output, int64_t count,
-                  const element *near, const int is_codes) {
+/* 32 rows from `row` on by `count` outputs, whose weights are in `near` as right operands. The sums of
+ * two tiles are rounded beside the products of the next two. */
+static void block(const product *p, int64_t row, int64_t output, int64_t count,
+                  const element *near) {
     _Alignas(64) float sums[WIDEST / 32][1024];
     _Alignas(64) uint16_t out[32 * WIDEST];
     const int64_t pairs = (count + 31) / 32, rows = least(32, p->rows - row);
+    uint16_t *const y = p->y + row * p->outputs + output;
+    uint16_t *const to = rows == 32 ? y : out;
+    const int64_t apart = rows == 32 ? p->outputs : WIDEST;
     lines next = {0}; /* of the rows that come next */
     if (row + 32 < p->rows)
         next = (lines){(const uint8_t *)(p->x + (row + 32) * p->inputs), 32 * p->inputs / STEP,
@@ -97,23 +96,25 @@ INLINE void block(const product *p, int64_t row, int64_t output, int64_t count,
         const int64_t inputs = least(NEAR, p->inputs - k), below = 1024 * p->inputs / STEP;
         const operand x = {p->x + row * p->inputs + 16 * k, below, 64, 1024, 0};
         operand w = {near + 16 * k, below, 64, 1024, 1};
-        for (int64_t pair = 0; pair < pairs; pair++) {
-            const int both = count - 32 * pair > 16;
-            const tile_sums to = {sums[pair], 2048, 1024, 64};
-#define OF(L, R) BY(L, R, is_codes ? x : w, is_codes ? w : x, inputs, to, bring_rows, &next)
-            if (both && rows > 16) OF(2, 2);
-            else if (is_codes ? rows > 16 : both) OF(2, 1);
-            else if (is_codes ? both : rows > 16) OF(1, 2);
-            else OF(1, 1);
-#undef OF
-            w.at = (const uint8_t *)w.at + 2 * below;
+        for (int64_t pair = 0; pair <= pairs; pair++) {
+            if (pair < pairs) {
+                const int both = count - 32 * pair > 16;
+                const tile_sums here = {sums[pair], 2048, 1024, 64};
+                if (both && rows > 16) BY(2, 2, x, w, inputs, here, bring_rows, &next);
+                else if (rows > 16) BY(2, 1, x, w, inputs, here, bring_rows, &next);
+                else if (both) BY(1, 2, x, w, inputs, here, bring_rows, &next);
+                else BY(1, 1, x, w, inputs, here, bring_rows, &next);
+                w.at = (const uint8_t *)w.at + 2 * below;
+            }
+            const int64_t done = 32 * (pair - 1);
+            if (pair && k + NEAR >= p->inputs)
+                round_sums(sums[pair - 1], p->bias ? p->bias + output + done : NULL, count - done,
+                           to + done, apart);
         }
     }
-    for (int64_t pair = 0; pair < pairs; pair++)
-        round_sums(sums[pair], p->bias ? p->bias + output + 32 * pair : NULL, count - 32 * pair,
-                   out + 32 * pair, WIDEST, is_codes);
-    for (int64_t r = 0; r < rows; r++)
-        memcpy(p->y + (row + r) * p->outputs + output, out + r * WIDEST, 2 * count);
+    if (rows < 32)
+        for (int64_t r = 0; r < rows; r++)
+            memcpy(y + r * p->outputs, out + r * WIDEST, 2 * count);
 }
 
 /* All rows by `count` outputs. */
@@ -122,16 +123,30 @@ static void chunk(const product *p, int64_t output, int64_t count, element *near
         element *to = near + n * p->inputs;
         if (p->codes) numbers_as_operands(p->codes, (output + n) / 16, to);
         else
-            as_left(p->weight + (output + n) * p->stride, p->stride, p->inputs,
-                    least(16, p->outputs - output - n), to);
+            as_right(p->weight + (output + n) * p->stride, p->stride, p->inputs,
+                     least(16, p->outputs - output - n), to);
     }
-    for (int64_t row = 0; row < p->rows; row += 32) {
-        if (p->codes) block(p, row, output, count, near, 1);
-        else block(p, row, output, count, near, 0);
-    }
+    for (int64_t row = 0; row < p->rows; row += 32) block(p, row, output, count, near);
 }
 
 #if AMX
+/* As round_sums, of sums whose columns are the rows. */
+INLINE void turn_sums(const float *sums, const uint16_t *bias, int64_t here, uint16_t *out,
+                      int64_t apart) {
+    for (int n = 0; n < 2 && 16 * n < here; n++) {
+        const floats offset = offsets(bias ? bias + 16 * n : NULL, here - 16 * n);
+        for (int r = 0; r < 2; r++) {
+            bytes rows[16];
+            UNROLLED(i, 16)
+                rows[i] = load_bytes((const uint8_t *)(sums + (2 * n + r) * 256 + 16 * i));
+            transpose(rows);
+            UNROLLED(i, 16)
+                _mm256_storeu_si256((__m256i *)(out + (16 * r + i) * apart + 16 * n),
+                                    to_bfloat16s((floats)rows[i] + offset));
+        }
+    }
+}
+
 /* At most DIRECT rows by the outputs from `output` up to `last`, 16 or 32 at a time, whose weights
  * are used where they lie. */
 static void lying(const product *p, int64_t output, int64_t last) {
@@ -156,8 +171,8 @@ static void lying(const product *p, int64_t output, int64_t last) {
                 }
             }
             for (int64_t row = 0; row < p->rows; row += 32)
-                round_sums(sums[row / 32], p->bias ? p->bias + output + n : NULL, here,
-                           out + row * LYING + n, LYING, 0);
+                turn_sums(sums[row / 32], p->bias ? p->bias + output + n : NULL, here,
+                          out + row * LYING + n, LYING);
         }
         for (int64_t row = 0; row < p->rows; row++)
             memcpy(p->y + row * p->outputs + output, out + row * LYING, 2 * width);
@@ -168,12 +183,13 @@ static void lying(const product *p, int64_t output, int64_t last) {}
 #endif
 
 /* Up to 16 rows from `row` on as operands, to their place in `operands`. */
-static void arrange(const product *p, const uint16_t *x, int64_t row, element *operands) {
+static void arrange(const product *p, const uint16_t *x, int64_t row, element *operands,
+                    int is_direct) {
     const uint16_t *from = x + row * p->inputs;
     element *to = operands + row * p->inputs;
     const int64_t count = least(p->rows - row, 16);
-    if (p->codes) as_left(from, p->inputs, p->inputs, count, to);
-    else as_right(from, p->inputs, count, to);
+    if (is_direct) as_right(from, p->inputs, p->inputs, count, to);
+    else as_left(from, p->inputs, count, to);
 }
 
 /* What a thread computes: outputs from `first` up to `last`. scratch: of operands of all rows for
@@ -185,7 +201,7 @@ static void multiply_share(product p, const uint16_t *x, int64_t first, int64_t 
     const int64_t widest = most(32, least(WIDEST, fitting));
     element *near = scratch + (copies * whole + share * widest) * p.inputs;
     element *operands = scratch + (has_own ? share * whole * p.inputs : 0);
-    for (int64_t row = 0; has_own && row < whole; row += 16) arrange(&p, x, row, operands);
+    for (int64_t row = 0; has_own && row < whole; row += 16) arrange(&p, x, row, operands, is_direct);
     p.x = operands;
     if (is_direct) lying(&p, first, last);
     else
@@ -202,7 +218,7 @@ static void multiply(const product *p, const uint16_t *x, element *scratch, int3
         const tile_shapes before = begin_tiles(64);
         if (!has_own) {
 #pragma omp for schedule(static)
-            for (int64_t row = 0; row < p->rows; row += 16) arrange(p, x, row, scratch);
+            for (int64_t row = 0; row < p->rows; row += 16) arrange(p, x, row, scratch, is_direct);
         }
 #pragma omp for schedule(static)
         for (int32_t share = 0; share < threads; share++) {
