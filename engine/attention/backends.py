@@ -13,6 +13,7 @@ from engine.attention.interface import LayerSpec, PagedBackend
 from engine.attention.offload import OffloadedAttention
 from engine.attention.rows import FEW_QUERIES
 from engine.config import EngineConfig
+from engine.hardware.mapped import use_early
 
 
 def make_backend(
@@ -49,7 +50,7 @@ def divided(
 def _on_cpu(
     config: EngineConfig, layers: dict[int, LayerSpec], num_blocks: int, dtype: torch.dtype
 ) -> CPUAttention:
-    return CPUAttention(
+    made = CPUAttention(
         layers,
         num_blocks,
         config.block_size,
@@ -60,6 +61,8 @@ def _on_cpu(
         few_tokens=native_limit(dtype),
         in_tiles=in_tiles(dtype),
     )
+    use_early([pages.elements for cache in made.caches.values() for pages in cache])
+    return made
 
 
 def _on_gpu(

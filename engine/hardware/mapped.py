@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 import mmap
 import sys
+import time
 from collections.abc import Sequence
 from contextlib import suppress
 
@@ -43,6 +44,24 @@ def empty_weight(shape: Sequence[int], dtype: torch.dtype) -> Tensor:
     or RuntimeError where PyTorch allocates it."""
     is_large = math.prod(shape) * dtype.itemsize >= HUGE_PAGE
     return mapped_zeros(shape, dtype) if is_large else torch.empty(shape, dtype=dtype)
+
+
+def use_early(tensors: Sequence[Tensor], most_bytes: int = 2**30, most_s: float = 1.0) -> None:
+    """Have the system give the first huge pages of new tensors of zeros now, those of all tensors
+    in turn, until `most_bytes` or seconds are spent: when a step first writes to a page, all
+    threads wait for it. On a virtual machine whose host has not given the memory before, a page
+    takes 5 ms, so that a prompt of 1,024 tokens took 1,150 instead of 820 ms; otherwise 0.3 ms."""
+    large = [tensor.view(-1) for tensor in tensors if tensor.nbytes >= HUGE_PAGE]
+    if not large or sys.platform != "linux":
+        return
+    began, left = time.perf_counter(), most_bytes // HUGE_PAGE
+    for start in range(0, max(tensor.nbytes for tensor in large), HUGE_PAGE):
+        for flat in large:
+            if left == 0 or time.perf_counter() - began >= most_s:
+                return
+            if start + HUGE_PAGE <= flat.nbytes:
+                flat[start // flat.itemsize] = 0
+                left -= 1
 
 
 def _mapping(count: int) -> mmap.mmap:

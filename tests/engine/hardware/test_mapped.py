@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import math
 import mmap
 import sys
 import weakref
@@ -13,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine.hardware import mapped
-from engine.hardware.mapped import HUGE_PAGE, empty_weight, mapped_zeros
+from engine.hardware.mapped import HUGE_PAGE, empty_weight, mapped_zeros, use_early
 from engine.kernels.cpu.integer import in_panels
 
 DTYPES = st.sampled_from([torch.float32, torch.bfloat16, torch.uint8, torch.int64])
@@ -56,6 +58,21 @@ def test_large_tensors_are_in_huge_pages() -> None:
     # of its own: what PyTorch allocates may lie in huge pages that another library asked for
     assert "hg" not in flags_of(mapped_zeros((1024, 100), torch.float32).data_ptr())
     assert "hg" in flags_of(in_panels(torch.zeros(2048, 2048, dtype=torch.uint8)).data_ptr())
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="has no huge pages")
+def test_the_first_pages_of_each_tensor_are_used_early(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = [torch.ones(pages * HUGE_PAGE // 4) for pages in (1, 3, 2)] + [torch.ones(10)]
+    used = lambda: [[int(i) for i in (tensor == 0).nonzero()] for tensor in made]
+    page = HUGE_PAGE // 4
+    use_early(made, 4 * HUGE_PAGE)
+    assert used() == [[0], [0, page], [0], []]
+    clock = itertools.count()
+    monkeypatch.setattr("engine.hardware.mapped.time.perf_counter", lambda: next(clock))
+    use_early(made, most_s=7)
+    assert used() == [[0], [0, page], [0, page], []]
+    use_early(made, most_s=math.inf)
+    assert used() == [[0], [0, page, 2 * page], [0, page], []]
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="has no huge pages")
