@@ -115,7 +115,7 @@ INLINE void dot_tiles(const activations *x, const int8_t *from, const uint8_t *c
                       int first, void *sums, meanwhile also, void *with, const int R, const int S,
                       const int bits) {
     const operand left = {from, 16 * x->inputs, x->step, 16 * x->step, 0};
-    const operand right = {codes, x->inputs * LANES, 64, x->step * LANES, bits == 4};
+    const operand right = {codes, x->inputs * LANES, 64, x->step * LANES, 1};
     const tile_sums to = {sums, 16 * 128, 64, 128};
     multiply_tiles(left, right, x->step == 64 ? inputs / 64 : inputs / 32, first, to, also, with, R, S,
                    bits == 4 ? SIGNED_CODES : UNSIGNED_CODES);

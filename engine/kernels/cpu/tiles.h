@@ -27,8 +27,7 @@ enum { NO_TILES, VECTORS, REGISTERS, FLOAT_VECTORS };
 extern int tiles_made_of; /* set when the library is loaded: the operating system may refuse AMX */
 
 /* One or two tiles of an operand, the second `below` the first, and those of the next inputs a `step`
- * further; bytes. passes: was just written to the second cache, and takes no room in the first one. What
- * comes from memory would not stay in the second one either. */
+ * further; bytes. passes: takes no room in the first cache. */
 typedef struct {
     const void *at;
     int64_t below, apart, step; /* apart: between rows */
