@@ -31,6 +31,7 @@ from engine.attention.rows import (
     weigh,
 )
 from engine.batch.batch import Batch
+from engine.hardware.mapped import resident_bytes
 from engine.kernels.cpu.attention import NativeCache, NativeStep, can_attend
 from engine.kernels.cpu.check import library
 from engine.numerics.kv_dtype import PLAIN, KVDtype
@@ -147,6 +148,13 @@ class CPUAttention:
     @property
     def nbytes(self) -> int:
         return sum(cache.nbytes for cache in self.caches.values())
+
+    @property
+    def resident(self) -> int | None:
+        stored = [pages.tensors for cache in self.caches.values() for pages in cache]
+        return resident_bytes(
+            tensor for one in stored for tensor in (one.elements, one.scales) if tensor is not None
+        )
 
     def clear_blocks(self, blocks: list[int]) -> None:
         for cache in self.caches.values():

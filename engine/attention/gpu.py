@@ -151,6 +151,10 @@ class GPUAttention:
         return sum(cache.nbytes for cache in self.caches.values())
 
     @property
+    def resident(self) -> int:
+        return self.nbytes
+
+    @property
     def workspace_bytes(self) -> int:
         """Device memory beside the cache."""
         if self._gathering is not None:

@@ -65,6 +65,11 @@ class AttentionBackend(AttentionContext, Protocol):
     @property
     def nbytes(self) -> int: ...
 
+    @property
+    def resident(self) -> int | None:
+        """Of these bytes, those that take memory: on a CPU, pages that were used. None where the
+        system does not tell."""
+
 
 class PagedBackend(AttentionBackend, Protocol):
     """A backend with a real KV cache."""

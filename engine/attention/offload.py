@@ -40,6 +40,10 @@ class OffloadedAttention:
         return self.gpu.nbytes
 
     @property
+    def resident(self) -> int:
+        return self.gpu.resident
+
+    @property
     def host_nbytes(self) -> int:
         return self.host.nbytes
 

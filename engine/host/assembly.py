@@ -87,6 +87,15 @@ class Assembly:
         )
 
     @property
+    def resident_cache(self) -> int | None:
+        """Bytes of `held.cache` that take memory; None where the system does not tell. Of what
+        drafts, as large a part as of the model's: it uses the same blocks."""
+        backend = self.runner.backend
+        if (resident := backend.resident) is None:
+            return None
+        return round(self.held.cache * resident / max(1, backend.nbytes))
+
+    @property
     def taken(self) -> dict[str, int]:
         """Bytes of weights and caches on each device; of the CPU's memory also where there are
         none."""

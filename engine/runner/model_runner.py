@@ -149,7 +149,7 @@ _PADDING_CHECK = "warn_if_padding_and_no_attention_mask"
 class _NoCache:
     """The backend after the cache was dropped, until there is a new one."""
 
-    nbytes = 0
+    nbytes = resident = 0
 
     def begin_step(self, *_: object) -> NoReturn:
         raise RuntimeError("The KV cache was dropped.")

@@ -72,8 +72,8 @@ class MemoryPlan:
 @dataclass(frozen=True, slots=True)
 class MemorySnapshot:
     """Measured memory. kv_used and kv_cached are parts of kv_cache; `other` is the rest of the
-    process (resident size minus weights and the touched KV cache), including the window. With CPU
-    offload all of this is GPU memory, and `host_` fields are RAM."""
+    process (less weights and `kv_resident`), including the window. With CPU offload all of this is
+    GPU memory, and `host_` fields are RAM."""
 
     plan: MemoryPlan
     weights: int
@@ -87,6 +87,11 @@ class MemorySnapshot:
     wasted: int = 0
     host_weights: int = 0
     host_kv_cache: int = 0
+
+    @property
+    def kv_resident(self) -> int:
+        """The part of kv_cache that takes memory: on the CPU pages that were used."""
+        return max(0, min(self.kv_cache, self.process - self.weights - self.other))
 
 
 @dataclass(frozen=True, slots=True)

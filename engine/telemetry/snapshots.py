@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -33,6 +33,16 @@ if TYPE_CHECKING:
 MEMORY_INTERVAL_S = 0.5
 
 
+class MemoryFigures(NamedTuple):
+    """Bytes of this process on the device, free bytes, and bytes in all. cache: of the KV cache in
+    RAM; None where that is not known, or it is not there."""
+
+    process: int = 0
+    free: int = 0
+    total: int = 0
+    cache: int | None = None
+
+
 class MemoryMeter:
     """Memory of the process and the machine, read at most twice a second: reading the system and
     its cgroups takes as long as the rest of a snapshot. For a GPU it returns the latest figures of
@@ -40,17 +50,18 @@ class MemoryMeter:
 
     def __init__(self) -> None:
         self._read_at = -math.inf
-        self._figures = (0, 0, 0)
+        self._figures = MemoryFigures()
         self._watch: GpuWatch | None = None
 
-    def read(self, now: float, device: str = CPU) -> tuple[int, int, int]:
-        """Bytes of this process on the device, free bytes, and bytes in all."""
+    def read(self, now: float, assembly: Assembly) -> MemoryFigures:
         if now - self._read_at >= MEMORY_INTERVAL_S:
             self._read_at = now
+            device = assembly.config.device
             if device == CPU:
-                self._figures = (process_memory(), *free_ram())
+                cache = assembly.resident_cache
+                self._figures = MemoryFigures(process_memory(), *free_ram(), cache)
             else:
-                self._figures = self._on_gpu(device)
+                self._figures = MemoryFigures(*self._on_gpu(device))
         return self._figures
 
     @property
@@ -94,7 +105,7 @@ def take_snapshot(
         model=assembly.info,
         requests=tuple(request.snapshot() for request in scheduler.requests),
         blocks=blocks,
-        memory=memory_snapshot(assembly, blocks, meter.read(now, assembly.config.device)),
+        memory=memory_snapshot(assembly, blocks, meter.read(now, assembly)),
         counters=recorder.counters(scheduler, scheduler.pool.num_evictions),
         **recorder.drain()._asdict(),
         speculation=speculation,
@@ -156,26 +167,26 @@ def inspect_block(
 
 
 def memory_snapshot(
-    assembly: Assembly, blocks: BlockSnapshot, figures: tuple[int, int, int]
+    assembly: Assembly, blocks: BlockSnapshot, figures: MemoryFigures
 ) -> MemorySnapshot:
     plan = assembly.plan
-    process, free, total = figures
     used, cached = blocks.num_used * plan.bytes_per_block, blocks.num_cached * plan.bytes_per_block
     held = assembly.held
     bytes_per_token = plan.bytes_per_block // blocks.block_size
-    # RAM is taken page by page as blocks are written; a GPU gives the whole cache at once
-    written = used - blocks.num_reserved * plan.bytes_per_block
-    resident = written + cached if assembly.config.device == CPU else held.cache
+    resident = held.cache  # a GPU gives the whole cache at once
+    if assembly.config.device == CPU:
+        written = used - blocks.num_reserved * plan.bytes_per_block
+        resident = min(resident, written + cached if figures.cache is None else figures.cache)
     return MemorySnapshot(
         plan=plan,
         weights=held.weights,
         kv_cache=held.cache,
         kv_used=used,
         kv_cached=cached,
-        other=max(0, process - held.weights - resident),
-        process=process,
-        free=free,
-        total=total,
+        other=max(0, figures.process - held.weights - resident),
+        process=figures.process,
+        free=figures.free,
+        total=figures.total,
         wasted=blocks.num_wasted_tokens * bytes_per_token,
         host_weights=held.host_weights,
         host_kv_cache=held.host_cache,

@@ -293,15 +293,14 @@ def memory_used(s: EngineSnapshot) -> int:
 
 
 def memory_parts(s: EngineSnapshot) -> dict[str, int]:
-    """`memory_used` by what it holds. `kv_reserved`: of the KV cache what no token is in, where it
-    takes memory before it is written: on a GPU."""
+    """`memory_used` by what it holds. `kv_reserved`: of the KV cache what takes memory with no
+    token in it."""
     memory = s.memory
     used = max(0, memory.kv_used - s.blocks.num_reserved * memory.plan.bytes_per_block)
-    empty = memory.kv_cache - used - memory.kv_cached if s.model.device.startswith("cuda") else 0
     parts = {
         "weights": memory.weights,
         "kv_used": used,
         "kv_cached": memory.kv_cached,
-        "kv_reserved": max(0, empty),
+        "kv_reserved": max(0, memory.kv_resident - used - memory.kv_cached),
     }
     return parts | {"other": max(0, memory_used(s) - sum(parts.values()))}

@@ -2,21 +2,18 @@
 
     this process                                                 the rest of the machine
     |<----------------------------------------------------->|<--------------------->|<---->|
-    | weights | KV touched | activations | program, texts      | other programs        | free |
+    | weights | KV resident | activations | program, texts     | other programs        | free |
 
-On the CPU a page of the KV cache becomes resident when it is first written: untouched pages are
-planned and allocated, but not resident. On a GPU the whole cache is resident at once. With CPU
-offload all figures are those of the GPU; the part in RAM is separate.
+On the CPU a page of the KV cache becomes resident when it is first used: others are planned and
+allocated, but not resident. On a GPU the whole cache is resident at once. With CPU offload all
+figures are those of the GPU; the part in RAM is separate.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
-from numpy.typing import NDArray
-
-from engine.snapshot import BLOCK_FREE, EngineSnapshot, MemorySnapshot, ModelInfo
+from engine.snapshot import EngineSnapshot, MemorySnapshot, ModelInfo
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,12 +33,10 @@ class Compared:
 
 @dataclass(frozen=True, slots=True)
 class MemoryFigures:
-    """Planned and measured memory, in bytes. `touched`: the part of the KV cache that was written
-    to. `reuses`: as of `MemoryTracker`."""
+    """Planned and measured memory, in bytes. `reuses`: as of `MemoryTracker`."""
 
     memory: MemorySnapshot
     model: ModelInfo
-    touched: int
     measured_activations: int | None
     reuses: bool = False
 
@@ -65,14 +60,15 @@ class MemoryFigures:
         return Compared(self.memory.plan.predicted, measured)
 
     @property
-    def untouched(self) -> int:
-        """The part of the KV cache that was never written to."""
-        return max(0, self.memory.kv_cache - self.touched)
+    def unused(self) -> int:
+        """The part of the KV cache that takes no memory yet."""
+        return self.memory.kv_cache - self.memory.kv_resident
 
     @property
     def engine(self) -> int:
-        """Resident memory of the model: weights, touched KV cache, activations."""
-        return self.memory.weights + self.touched + (self.measured_activations or 0)
+        """Resident memory of the model: weights, KV cache, activations."""
+        memory = self.memory
+        return memory.weights + memory.kv_resident + (self.measured_activations or 0)
 
     @property
     def program(self) -> int:
@@ -88,7 +84,7 @@ class MemoryFigures:
 class MemoryTracker:
     """Accumulates `MemoryFigures` from all snapshots.
 
-    Activations are the largest growth of the process during steps, less the growth of the touched
+    Activations are the largest growth of the process during steps, less that of the resident
     cache. Growth between steps belongs to the program: pasting, counting or refusing a prompt of a
     megabyte takes some 200 MiB. (What the program uses in addition during a step cannot be
     separated.)
@@ -103,24 +99,19 @@ class MemoryTracker:
     def clear(self) -> None:
         self._memory: MemorySnapshot | None = None
         self._model: ModelInfo | None = None
-        self._touched: NDArray[np.bool_] = np.zeros(0, np.bool_)
         self._rest = self._grown = 0
         self._activations: int | None = None
         self._reuses = False
 
     def update(self, snapshot: EngineSnapshot) -> None:
-        memory, blocks, before = snapshot.memory, snapshot.blocks, self._memory
-        has_plan = before is not None and memory.plan == before.plan
-        is_new = not has_plan or len(self._touched) != blocks.num_blocks
+        memory, before = snapshot.memory, self._memory
+        is_new = before is None or memory.plan != before.plan
         if is_new:  # another model, or a cache that was rebuilt
-            self._touched = np.zeros(blocks.num_blocks, np.bool_)
             self._activations = None
             self._reuses = self._has_stepped or snapshot.step_index > len(snapshot.steps)
         self._has_stepped |= bool(snapshot.steps)
         self._memory, self._model = memory, snapshot.model
-        is_written = (blocks.owner != BLOCK_FREE) & (blocks.fill > 0)
-        self._touched |= is_written | is_on_gpu(snapshot.model)
-        rest = memory.process - memory.weights - self._touched_bytes(memory)
+        rest = memory.process - memory.weights - memory.kv_resident
         if is_new:
             self._grown = 0
         elif snapshot.steps:
@@ -130,10 +121,6 @@ class MemoryTracker:
             self._grown = max(0, self._grown + min(0, rest - self._rest))
         self._rest = rest
 
-    def _touched_bytes(self, memory: MemorySnapshot) -> int:
-        size = int(np.count_nonzero(self._touched)) * memory.plan.bytes_per_block
-        return min(size, memory.kv_cache)
-
     def figures(self) -> MemoryFigures | None:
         """The current figures; None before the first snapshot."""
         memory, model = self._memory, self._model
@@ -142,7 +129,7 @@ class MemoryTracker:
         measured = self._activations
         if self._reuses and (measured or 0) < memory.plan.activations:
             measured = None
-        return MemoryFigures(memory, model, self._touched_bytes(memory), measured, self._reuses)
+        return MemoryFigures(memory, model, measured, self._reuses)
 
 
 def is_on_gpu(model: ModelInfo) -> bool:

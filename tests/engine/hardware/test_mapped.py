@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine.hardware import mapped
-from engine.hardware.mapped import HUGE_PAGE, empty_weight, mapped_zeros, use_early
+from engine.hardware.mapped import HUGE_PAGE, empty_weight, mapped_zeros, resident_bytes, use_early
 from engine.kernels.cpu.integer import in_panels
 
 DTYPES = st.sampled_from([torch.float32, torch.bfloat16, torch.uint8, torch.int64])
@@ -73,6 +73,20 @@ def test_the_first_pages_of_each_tensor_are_used_early(monkeypatch: pytest.Monke
     assert used() == [[0], [0, page], [0, page], []]
     use_early(made, most_s=math.inf)
     assert used() == [[0], [0, page, 2 * page], [0, page], []]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="tells by other means")
+def test_pages_that_were_used_are_resident() -> None:
+    small, large = mapped_zeros((100, mmap.PAGESIZE), torch.uint8), mapped_zeros((9,), torch.int64)
+    assert resident_bytes([]) == resident_bytes([small, large]) == 0
+    small[7:9] = 1
+    assert resident_bytes([small, large]) == 2 * mmap.PAGESIZE
+    large[3] = 1
+    assert resident_bytes([small, large]) == 3 * mmap.PAGESIZE
+    huge = mapped_zeros((4 * HUGE_PAGE,), torch.uint8)
+    use_early([huge], 3 * HUGE_PAGE)
+    found = resident_bytes([huge])
+    assert found in (3 * mmap.PAGESIZE, 3 * HUGE_PAGE)  # where there are no huge pages
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="has no huge pages")

@@ -359,17 +359,18 @@ def test_a_far_shorter_latency_beside_seconds_has_its_own_unit() -> None:
         assert (value.text, value.unit) == (text, "s")
 
 
-def test_reserved_blocks_take_no_memory_in_ram() -> None:
+def test_blocks_without_tokens_are_told_where_they_take_memory() -> None:
     seen = at(5.0, since=1.0)
     blocks = snapshot(5.0, num_used=1000).blocks
     fill = np.where(np.arange(len(blocks.fill)) < 40, 16, 0).astype(np.int32)
     size = seen.memory.plan.bytes_per_block
-    held = replace(seen.memory, kv_used=1000 * size)
+    rest = seen.memory.process - seen.memory.weights
+    held = replace(seen.memory, kv_used=1000 * size, other=rest - 40 * size)
     seen = replace(seen, memory=held, blocks=replace(blocks, fill=fill))
     parts = memory_parts(seen)
     assert parts["kv_used"] == 40 * size and parts["kv_reserved"] == 0
     assert sum(parts.values()) == memory_used(seen) == seen.memory.process
-    on_gpu = replace(seen, model=replace(MODEL, device="cuda:0"))
-    on_gpu = replace(on_gpu, memory=replace(held, process=held.weights + held.kv_cache + 7))
-    parts = memory_parts(on_gpu)
+    process = held.weights + held.kv_cache + 7
+    whole = replace(held, process=process, other=7)
+    parts = memory_parts(replace(seen, memory=whole))
     assert parts["kv_reserved"] == held.kv_cache - 40 * size and parts["other"] == 7

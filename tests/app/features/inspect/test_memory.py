@@ -18,8 +18,11 @@ from tests.widgets import synthetic
 
 
 def with_process(snapshot: EngineSnapshot, process: int) -> EngineSnapshot:
+    """With the cache as it is."""
+    memory = snapshot.memory
+    other = process - memory.weights - memory.kv_resident
     return dataclasses.replace(
-        snapshot, memory=dataclasses.replace(snapshot.memory, process=process)
+        snapshot, memory=dataclasses.replace(memory, process=process, other=other)
     )
 
 
@@ -37,7 +40,7 @@ def test_activations_are_the_growth_beside_the_cache() -> None:
     tracker.update(with_process(seen(2.0, step(2)), start + touched + 10_000_000))
     figures = tracker.figures()
     assert figures is not None and figures.activations.measured == 30_000_000
-    assert figures.untouched == synthetic.PLAN.kv_cache - touched
+    assert figures.unused == synthetic.PLAN.kv_cache - touched
     assert figures.weights.error == 0.0
     assert figures.activations.error == pytest.approx(30_000_000 / synthetic.PLAN.activations - 1)
     whole = figures.engine + figures.program + figures.others + figures.memory.free
@@ -96,18 +99,6 @@ def test_steps_that_reuse_memory_measure_no_activations_below_the_plan(
         measured = figures.activations.measured
         assert measured is None or is_first or measured >= synthetic.PLAN.activations
         assert (measured is None) == (figures.sum.measured is None)
-
-
-def test_a_gpu_gives_the_whole_cache_at_once() -> None:
-    tracker, on_cpu = MemoryTracker(), MemoryTracker()
-    one = seen(0.0)
-    model = dataclasses.replace(one.model, device="cuda:0", device_name="A card")
-    tracker.update(dataclasses.replace(one, model=model))
-    figures = tracker.figures()
-    assert figures is not None and figures.untouched == 0
-    on_cpu.update(one)
-    figures = on_cpu.figures()
-    assert figures is not None and figures.untouched > 0
 
 
 def test_the_part_in_ram_is_told_beside_that_of_the_gpu(qtbot: QtBot) -> None:
