@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 MEMORY_INTERVAL_S = 0.5
 
 
-class MemoryFigures(NamedTuple):
+class MemoryReading(NamedTuple):
     """Bytes of this process on the device, free bytes, and bytes in all. cache: of the KV cache in
     RAM; None where that is not known, or it is not there."""
 
@@ -50,18 +50,18 @@ class MemoryMeter:
 
     def __init__(self) -> None:
         self._read_at = -math.inf
-        self._figures = MemoryFigures()
+        self._figures = MemoryReading()
         self._watch: GpuWatch | None = None
 
-    def read(self, now: float, assembly: Assembly) -> MemoryFigures:
+    def read(self, now: float, assembly: Assembly) -> MemoryReading:
         if now - self._read_at >= MEMORY_INTERVAL_S:
             self._read_at = now
             device = assembly.config.device
             if device == CPU:
                 cache = assembly.resident_cache
-                self._figures = MemoryFigures(process_memory(), *free_ram(), cache)
+                self._figures = MemoryReading(process_memory(), *free_ram(), cache)
             else:
-                self._figures = MemoryFigures(*self._on_gpu(device))
+                self._figures = MemoryReading(*self._on_gpu(device))
         return self._figures
 
     @property
@@ -167,7 +167,7 @@ def inspect_block(
 
 
 def memory_snapshot(
-    assembly: Assembly, blocks: BlockSnapshot, figures: MemoryFigures
+    assembly: Assembly, blocks: BlockSnapshot, figures: MemoryReading
 ) -> MemorySnapshot:
     plan = assembly.plan
     used, cached = blocks.num_used * plan.bytes_per_block, blocks.num_cached * plan.bytes_per_block
