@@ -68,9 +68,9 @@ def use_early(tensors: Sequence[Tensor], most_bytes: int = 2**30, most_s: float 
 
 def resident_bytes(tensors: Iterable[Tensor]) -> int | None:
     """Bytes of RAM that the pages of mapped tensors take; None where the system does not tell."""
-    if sys.platform == "win32":
+    mincore = None if sys.platform == "win32" else getattr(ctypes.CDLL(None), "mincore", None)
+    if mincore is None:
         return None
-    mincore = ctypes.CDLL(None).mincore
     mincore.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p]
     found, size = 0, mmap.PAGESIZE
     for tensor in tensors:

@@ -88,12 +88,10 @@ class Assembly:
 
     @property
     def resident_cache(self) -> int | None:
-        """Bytes of `held.cache` that take memory; None where the system does not tell. Of what
-        drafts, as large a part as of the model's: it uses the same blocks."""
-        backend = self.runner.backend
-        if (resident := backend.resident) is None:
-            return None
-        return round(self.held.cache * resident / max(1, backend.nbytes))
+        """Bytes of `held.cache` that take memory; None where the system does not tell."""
+        found = [self.runner.backend.resident, self.proposer.resident_cache if self.proposer else 0]
+        known = [one for one in found if one is not None]
+        return sum(known) if len(known) == len(found) else None
 
     @property
     def taken(self) -> dict[str, int]:

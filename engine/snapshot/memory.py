@@ -90,7 +90,10 @@ class MemorySnapshot:
 
     @property
     def kv_resident(self) -> int:
-        """The part of kv_cache that takes memory: on the CPU pages that were used."""
+        """The part of kv_cache that takes memory: on the CPU pages that were used. All of it where
+        the system does not report the process."""
+        if not self.process:
+            return self.kv_cache
         return max(0, min(self.kv_cache, self.process - self.weights - self.other))
 
 
@@ -179,7 +182,7 @@ class BlockSnapshot:
     @cached_property
     def num_reserved(self) -> int:
         """Of the used blocks those without a token yet: of contiguous allocation nearly all. In RAM
-        they take no memory before they are written."""
+        most of them take no memory before they are written."""
         return int(np.count_nonzero((self.owner >= 0) & (self.fill == 0)))
 
     @cached_property

@@ -44,6 +44,10 @@ class DraftModelProposer(Proposer):
         self._sampler = Sampler(draft.vocab_size, runner.device)
         self._failed: set[str] = set()  # requests at which the draft gave NaN
 
+    @property
+    def resident_cache(self) -> int | None:
+        return self.runner.backend.resident
+
     def propose(self, grants: Sequence[Grant], budget: int) -> list[Proposal]:
         items = [Drafting(grant.request, self._places(grant)) for grant in grants]
         drafting = self._catch_up([item for item in items if item.places > 0], budget)

@@ -63,6 +63,11 @@ class Proposer(ABC):
     runner: ModelRunner | None = None
     """Of a draft model."""
 
+    @property
+    def resident_cache(self) -> int | None:
+        """Of `cache_bytes`, those that take memory; None where the system does not tell."""
+        return 0
+
     @abstractmethod
     def propose(self, grants: Sequence[Grant], budget: int) -> list[Proposal]:
         """A proposal for every grant (all of them have room for drafts). `budget`: maximum number

@@ -216,7 +216,8 @@ class LiveCharts(QWidget):
     def _add_memory(self, snapshot: EngineSnapshot) -> None:
         memory, parts = snapshot.memory, memory_parts(snapshot)
         self.memory.append_row(snapshot.time, {key: size / GIB for key, size in parts.items()})
-        self.memory.set_available("kv_reserved", parts["kv_reserved"] > 0)
+        if parts["kv_reserved"] > 0:
+            self.memory.set_available("kv_reserved", True)
         # not the plan's: that one depends on what other programs use at each load
         self.memory.set_limit(memory.total / GIB or None)
         note = f"predicted {bytes_text(memory.plan.predicted)} with a full KV cache"

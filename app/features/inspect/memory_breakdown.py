@@ -33,10 +33,12 @@ class Compared:
 
 @dataclass(frozen=True, slots=True)
 class MemoryFigures:
-    """Planned and measured memory, in bytes. `reuses`: as of `MemoryTracker`."""
+    """Planned and measured memory, in bytes. `resident`: of the KV cache; `reuses`: as of
+    `MemoryTracker`."""
 
     memory: MemorySnapshot
     model: ModelInfo
+    resident: int
     measured_activations: int | None
     reuses: bool = False
 
@@ -62,13 +64,12 @@ class MemoryFigures:
     @property
     def unused(self) -> int:
         """The part of the KV cache that takes no memory yet."""
-        return self.memory.kv_cache - self.memory.kv_resident
+        return self.memory.kv_cache - self.resident
 
     @property
     def engine(self) -> int:
         """Resident memory of the model: weights, KV cache, activations."""
-        memory = self.memory
-        return memory.weights + memory.kv_resident + (self.measured_activations or 0)
+        return self.memory.weights + self.resident + (self.measured_activations or 0)
 
     @property
     def program(self) -> int:
@@ -99,6 +100,7 @@ class MemoryTracker:
     def clear(self) -> None:
         self._memory: MemorySnapshot | None = None
         self._model: ModelInfo | None = None
+        self._resident = 0  # at most so far: where it is not measured, only used blocks count
         self._rest = self._grown = 0
         self._activations: int | None = None
         self._reuses = False
@@ -107,11 +109,13 @@ class MemoryTracker:
         memory, before = snapshot.memory, self._memory
         is_new = before is None or memory.plan != before.plan
         if is_new:  # another model, or a cache that was rebuilt
+            self._resident = 0
             self._activations = None
             self._reuses = self._has_stepped or snapshot.step_index > len(snapshot.steps)
         self._has_stepped |= bool(snapshot.steps)
         self._memory, self._model = memory, snapshot.model
-        rest = memory.process - memory.weights - memory.kv_resident
+        self._resident = max(self._resident, memory.kv_resident)
+        rest = memory.process - memory.weights - self._resident
         if is_new:
             self._grown = 0
         elif snapshot.steps:
@@ -129,7 +133,7 @@ class MemoryTracker:
         measured = self._activations
         if self._reuses and (measured or 0) < memory.plan.activations:
             measured = None
-        return MemoryFigures(memory, model, measured, self._reuses)
+        return MemoryFigures(memory, model, self._resident, measured, self._reuses)
 
 
 def is_on_gpu(model: ModelInfo) -> bool:

@@ -273,7 +273,7 @@ def _cache_text(figures: MemoryFigures) -> str:
         f"KV cache{name}: {bytes_text(memory.kv_used)} used",
         f"{bytes_text(memory.kv_cached)} cached", f"{bytes_text(free)} free",
         f"{bytes_text(memory.wasted)} unused in partially filled blocks",
-        f"{bytes_text(figures.unused)} not yet used",
+        f"{bytes_text(figures.unused)} not yet in memory",
     ]  # fmt: skip
     return " · ".join(words)
 

@@ -39,7 +39,8 @@ static void as_left(const uint16_t *from, int64_t inputs, int64_t rows, element 
             store_bytes((uint8_t *)(to + 16 * k), r < rows ? load_step(from + k) : no_ints());
 }
 
-/* The same as right operands [inputs / EACH][16 rows][EACH]. Brings the 16 rows after these near. */
+/* The same as right operands [inputs / EACH][16 rows][EACH]. Brings the 16 rows after these near,
+ * where they follow each other. */
 static void as_right(const uint16_t *from, int64_t stride, int64_t inputs, int64_t rows,
                      element *to) {
     for (int64_t k = 0; k < inputs; k += STEP, to += 16 * STEP) {

@@ -67,6 +67,10 @@ class Eagle3Proposer(Proposer):
         self._last: dict[str, _Last] = {}
         self._failed: set[str] = set()  # requests at which the head gave NaN
 
+    @property
+    def resident_cache(self) -> int | None:
+        return self._cache.resident
+
     def forget(self, request_id: str) -> None:
         self._sampler.forget(request_id)
         self._last.pop(request_id, None)

@@ -65,6 +65,18 @@ def test_what_grows_between_steps_is_the_program() -> None:
     assert figures is not None and figures.activations.measured == 36_000_000
 
 
+def test_memory_of_blocks_that_were_freed_stays_the_caches() -> None:
+    """Where the system does not tell what is resident, the blocks in use are taken for it."""
+    tracker, full = MemoryTracker(), seen(1.0, step(1))
+    tracker.update(full)
+    size = full.memory.kv_resident
+    freed = dataclasses.replace(full.memory, kv_used=0, other=full.memory.other + size)
+    tracker.update(dataclasses.replace(seen(2.0, step(2)), memory=freed))
+    figures = tracker.figures()
+    assert size > 0 and freed.kv_resident == 0
+    assert figures is not None and figures.resident == size and not figures.activations.measured
+
+
 def test_another_plan_starts_the_account_again() -> None:
     tracker = MemoryTracker()
     tracker.update(with_process(seen(0.0), 3 * 2**30))
