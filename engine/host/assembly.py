@@ -89,9 +89,9 @@ class Assembly:
     @property
     def resident_cache(self) -> int | None:
         """Bytes of `held.cache` that take memory; None where the system does not tell."""
-        found = [self.runner.backend.resident, self.proposer.resident_cache if self.proposer else 0]
-        known = [one for one in found if one is not None]
-        return sum(known) if len(known) == len(found) else None
+        own = self.runner.backend.resident
+        of_drafts = self.proposer.resident_cache if self.proposer else 0
+        return None if own is None or of_drafts is None else own + of_drafts
 
     @property
     def taken(self) -> dict[str, int]:
