@@ -4,6 +4,7 @@ that a workload and its settings can bring about.
     decodes    1, 2, 4, ... requests at once, whose prompts are cached but for their last tokens:
                each its own, and all the same
     prompts    new ones, with every token budget; some of them while others decode
+    workload   its own prompts, with what they share: one after the other, and while others decode
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from app.bench.load import Clock, Pace, run_load
-from app.bench.runner import Plan, vocabulary_of
+from app.bench.runner import Plan, vocabulary_of, warm_batches
 from app.bench.workload import BenchRequest
 from engine.config import EngineConfig
 from engine.simulate.engine import Encode, as_it_is
@@ -29,6 +30,7 @@ MOST_ROUNDS = 3
 OUTPUT = 12  # tokens of a reply: steps of one batch size
 PROMPTS = 2  # new ones, for each budget
 JOINING = 4  # new ones whose prompts are computed while others decode
+ALONE = 3  # prompts of the workload, one after the other
 SMALL_BUDGET = 64
 
 CHANGED = (
@@ -40,10 +42,10 @@ CHANGED = (
 Progress = Callable[[str, int, int], None]
 
 
-class Lengths(NamedTuple):
-    """Tokens of a request."""
+class Request(NamedTuple):
+    """Of the workload. output: tokens of the reply."""
 
-    prompt: int
+    prompt: Sequence[int]
     output: int
 
 
@@ -69,35 +71,38 @@ def calibrate(
     measurement of less than `least_s` is repeated."""
     before: EngineConfig = engine.config
     after = [before.replace(**change) for change in changes]
-    sizes = list(dict.fromkeys([before.block_size, *(config.block_size for config in after)]))
-    if len(sizes) > 2:
-        sizes = [min(sizes), max(sizes)]
+    sizes = {config.block_size for config in (before, *after)}
+    sizes = {min(sizes), before.block_size, max(sizes)}
     batch = max(config.max_num_seqs for config in (before, *after))
     batch = min(batch, plan.pace.concurrency or batch, plan.workload.num_requests)
     budgets = {config.token_budget for config in (before, *after)} | {SMALL_BUDGET}
     workload = plan.workload.for_model(engine.model_info.has_chat_template)
     vocabulary = vocabulary_of(engine)
-    requests = [
-        Lengths(len(encode(request.prompt or request.prompt_token_ids)), request.output_len)
-        for request in workload.requests(next(iter(workload.variants)), vocabulary, plan.seed)
-    ]
+    variant = next(iter(workload.variants))
     context = min(engine.model_info.max_model_len, engine.plan.num_blocks * before.block_size)
     samples: list[Measured] = []
     began = clock.now()
-    rounds, index = MOST_ROUNDS, 0
+    rounds, index, done = MOST_ROUNDS, 0, 0
     with _restored(engine, before):
         while index < rounds:
-            for size in sizes:
+            for size in sorted(sizes):
                 engine.reconfigure(
                     block_size=size, enable_prefix_caching=True, batching="continuous",
                     enable_chunked_prefill=True, max_num_seqs=batch,
                     max_num_batched_tokens=before.max_num_batched_tokens,
                 )  # fmt: skip
-                if len(sizes) > 1 or not index:  # a new KV cache
+                if len(sizes) > 1 or not index:  # a new KV cache, in no processor's cache
                     replayed = _Replayed()
-                loads = _loads(requests, batch, sorted(budgets), context, vocabulary, index)
-                for number, (budget, chosen, pace) in enumerate(loads):
-                    progress("calibrating", index * 8 + number, rounds * 8)
+                    run_load(engine, warm_batches(1, vocabulary), Pace(), clock=clock)
+                salt = f"calibration-{index}"
+                requests = [
+                    Request(encode(one.prompt or one.prompt_token_ids), one.output_len)
+                    for one in workload.requests(variant, vocabulary, plan.seed, salt)
+                ]
+                loads = list(_loads(requests, batch, sorted(budgets), context, vocabulary, salt))
+                for budget, chosen, pace in loads:
+                    progress("calibrating", done, rounds * len(sizes) * len(loads))
+                    done += 1
                     if budget is not None:
                         engine.reconfigure(max_num_batched_tokens=budget)
                     run = run_load(engine, chosen, pace, clock=clock)
@@ -130,29 +135,32 @@ class _Replayed:
 
 
 def _loads(
-    requests: Sequence[Lengths],
+    requests: Sequence[Request],
     batch: int,
     budgets: Sequence[int],
     context: int,
     vocabulary: list[int],
-    salt: int,
+    salt: str,
 ) -> Iterator[tuple[int | None, list[BenchRequest], Pace]]:
     """Token budget (None: as before), requests, and how they are sent."""
-    rng = random.Random(f"calibration-{salt}")
-    longest = max(map(sum, requests))
+    rng = random.Random(salt)
+    longest = max(len(request.prompt) + request.output for request in requests)
     texts = [rng.choices(vocabulary, k=min(longest, context - OUTPUT - 1)) for _ in range(batch)]
+
+    def sent(prompt: Sequence[int]) -> BenchRequest:
+        return BenchRequest(tuple(prompt), OUTPUT, OUTPUT)
 
     def new(count: int) -> list[BenchRequest]:
         """With prompts that are not cached."""
-        prompts = [rng.choices(vocabulary, k=r.prompt) for r in rng.choices(requests, k=count)]
-        return [BenchRequest(tuple(prompt), OUTPUT, OUTPUT) for prompt in prompts]
+        lengths = [len(request.prompt) for request in rng.choices(requests, k=count)]
+        return [sent(rng.choices(vocabulary, k=length)) for length in lengths]
 
     def cached(texts: Sequence[list[int]], count: int) -> list[BenchRequest]:
         """Somewhere in their replies."""
         found = []
         for request, text in zip(rng.choices(requests, k=count), texts, strict=False):
-            length = request.prompt + rng.randrange(request.output)
-            found.append(BenchRequest(tuple(text[:length]), OUTPUT, OUTPUT))
+            length = len(request.prompt) + rng.randrange(request.output)
+            found.append(sent(text[:length]))
         return found
 
     at_once = Pace()
@@ -163,11 +171,14 @@ def _loads(
         yield None, cached(texts, count), at_once
         if count > 1:  # KV that several requests read stays in the CPU's cache
             yield None, cached([texts[0]] * count, count), at_once
+    own = [sent(request.prompt) for request in requests[: ALONE + batch]]
+    yield None, own[:ALONE], Pace(1)
     if batch > 1:
         lengths = range(2, 2 * min(batch, JOINING + 1), 2)
-        prompts = (request.prompt_token_ids for request in new(len(lengths)))
-        short = list(map(BenchRequest, prompts, lengths, lengths))
-        yield None, short + new(batch), Pace(batch)
+        for joining in (new(batch), own[ALONE:]):
+            prompts = (request.prompt_token_ids for request in new(len(lengths)))
+            short = list(map(BenchRequest, prompts, lengths, lengths))
+            yield None, short + joining, Pace(batch)
 
 
 def batch_sizes(most: int) -> list[int]:

@@ -2,9 +2,11 @@
 
     seconds(step) = f(tokens) + requests, logits, context of decodes, prompt chunks, their context,
                     pairs of a prompt token and one that it attends to, KV blocks, distinct KV:
-                    each times a rate
+                    each times a rate + a constant if there are prompt chunks
 
 f is linear between powers of two, so that it follows a kernel from memory-bound to compute-bound.
+Steps that only decode are replayed (`engine.runner`), those with prompt chunks launched one
+operation after the other, which has a cost of its own.
 Rates and slopes are at least 0. The fit minimizes the sum of absolute relative errors (iteratively
 reweighted least squares): steps during which other programs had the core count no more than others.
 A step's time begins at the end of the step before it, if requests waited for it: what the engine's
@@ -143,9 +145,9 @@ class StepTimes:
 
     @classmethod
     def exact(cls, *, step: float = 0.0, token: float = 0.0, **rates: float) -> StepTimes:
-        """Without noise, from known rates: seconds per step, per token, and per other field of
-        StepWork."""
-        others = [rates.pop(name, 0.0) for name in StepWork._fields[1:]]
+        """Without noise, from known rates: seconds per step, per token, per other field of
+        StepWork, and per `launch` of a step with prompt chunks."""
+        others = [rates.pop(name, 0.0) for name in (*StepWork._fields[1:], "launch")]
         if rates:
             raise ValueError(f"no part of a step: {', '.join(rates)}")
         slopes = [step, token, *(token for _ in KNOTS)]
@@ -161,7 +163,9 @@ class StepTimes:
         else:
             total = by_tokens[-1] + (tokens - len(by_tokens) + 1) * self._last_slope
         _, requests, logits, context, chunks, chunk_context, pairs, blocks, distinct = work
-        a, b, c, d, e, f, g, h = self._other_rates
+        a, b, c, d, e, f, g, h, launch = self._other_rates
+        if chunks:
+            total += launch
         return (
             total + a * requests + b * logits + c * context + d * chunks + e * chunk_context
             + f * pairs + g * blocks + h * distinct
@@ -241,7 +245,8 @@ def _ramps(tokens: Floats) -> Floats:
 
 def _columns(works: Sequence[StepWork]) -> Floats:
     numbers = np.array(works, dtype=float).reshape(-1, len(StepWork._fields))
-    return np.concatenate([_ramps(numbers[:, 0]), numbers[:, 1:]], axis=1)
+    has_chunks = numbers[:, StepWork._fields.index("chunks")] > 0
+    return np.column_stack([_ramps(numbers[:, 0]), numbers[:, 1:], has_chunks])
 
 
 def _penalty(columns: Floats, seconds: Floats) -> Floats:

@@ -20,7 +20,7 @@ from tests.widgets import synthetic
 
 KNOWN = StepTimes.exact(
     step=4e-3, token=2e-4, requests=3e-4, logits=1e-4, context=1e-6, pairs=1e-7, chunks=5e-4,
-    distinct=5e-7,
+    distinct=5e-7, launch=2e-3,
 )
 WORKLOAD = Workload(
     "test", "Test", 24, Length(10, 300), Length(4, 40), variants={"shared": 64, "unique": 0}
@@ -91,6 +91,9 @@ def test_a_calibration_puts_the_settings_back_and_covers_the_batch_sizes() -> No
     assert {work.requests for work in works if not work.chunks} >= set(batch_sizes(6))
     assert max(work.tokens for work in works) > 128
     assert any(work.chunks and work.context for work in works)  # a prompt beside decodes
+    alone = [work for work in works if work.chunks == work.requests == 1 and work.tokens > 64]
+    shared = {work.chunk_context - work.tokens for work in alone}
+    assert 64 in shared, "the workload's prompts, of which the first tokens are cached"
 
 
 def test_settings_are_put_back_after_a_failed_calibration() -> None:

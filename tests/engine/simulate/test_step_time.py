@@ -29,8 +29,8 @@ def entry(new: int, reach: int, name: str = "a") -> StepEntry:
 
 
 def rule(work: StepWork) -> float:
-    """Memory-bound up to 8 tokens, then compute-bound; KV is read."""
-    by_tokens = 5e-3 + 1e-4 * max(0, work.tokens - 8)
+    """Memory-bound up to 8 tokens, then compute-bound; KV is read; prompts are launched."""
+    by_tokens = 5e-3 + 1e-4 * max(0, work.tokens - 8) + (2e-3 if work.chunks else 0.0)
     return by_tokens + 3e-4 * work.requests + 1e-6 * work.context + 1e-7 * work.pairs
 
 
@@ -110,9 +110,11 @@ def test_more_work_never_takes_less_time(seed: int, count: int) -> None:
 
 
 def test_exact_rates_are_the_sum_of_their_parts() -> None:
-    times = StepTimes.exact(step=1.0, token=0.5, requests=0.25, context=0.01)
+    times = StepTimes.exact(step=1.0, token=0.5, requests=0.25, context=0.01, launch=3.0)
     work = StepWork.of([entry(1, 100), entry(5000, 5000)], SIZE, 9)
-    assert times.seconds(work) == pytest.approx(1.0 + 0.5 * 5001 + 0.25 * 2 + 0.01 * 100)
+    assert times.seconds(work) == pytest.approx(4.0 + 0.5 * 5001 + 0.25 * 2 + 0.01 * 100)
+    decode = StepWork.of([entry(1, 100)], SIZE, 9)
+    assert times.seconds(decode) == pytest.approx(1.0 + 0.5 + 0.25 + 0.01 * 100)
     with pytest.raises(ValueError, match="rows"):
         StepTimes.exact(rows=1.0)
 
