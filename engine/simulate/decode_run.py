@@ -53,13 +53,17 @@ class DecodeRun(NamedTuple):
         grown = np.maximum(blocks - own, 0).sum(axis=1)
         return cls(requests, count, size, context, blocks.sum(axis=1), used + grown)
 
-    def works(self) -> list[StepWork]:
-        """Of each step."""
+    def works(self, evicted: float) -> list[StepWork]:
+        """Of each step. evicted: in the first."""
         num = len(self.requests)
         context = int(self.context.sum()) + num * np.arange(self.num_steps)
         distinct = self.used_blocks * self.block_size
         columns = zip(context.tolist(), self.blocks.tolist(), distinct.tolist(), strict=True)
-        return [StepWork(num, num, num, c, 0, 0, 0, blocks, d) for c, blocks, d in columns]
+        found = []
+        for c, blocks, d in columns:
+            found.append(work := StepWork(num, num, num, c, 0, 0, 0, blocks, d, evicted))
+            evicted = work.evicted_next
+        return found
 
     def entries(self) -> list[PackedEntries]:
         """Of each step."""

@@ -201,7 +201,7 @@ class SimulatedEngine:
         pool = scheduler.pool
         kv_usage = pool.usage  # before finished requests free their blocks
         used_blocks = pool.num_blocks - pool.num_free_blocks
-        work = StepWork.of(entries, pool.block_size, used_blocks)
+        work = StepWork.of(entries, pool.block_size, used_blocks, self._evicted)
         self._works.append(work)
         timer.model_s = self._noise.seconds(work)
         now = self._now = timer.start + timer.model_s
@@ -213,7 +213,7 @@ class SimulatedEngine:
 
     def _decode(self, run: DecodeRun) -> tuple[Sequence[Request], list[Request]]:
         """As `_one_step`, for the steps of the run up to the time that is expected."""
-        scheduler, works = self._scheduler, run.works()
+        scheduler, works = self._scheduler, run.works(self._evicted)
         seconds = self._noise.ahead(works)
         ends = list(itertools.accumulate(seconds, initial=self._now))
         count = bisect_left(ends, self._until, hi=run.num_steps)  # that start before
@@ -248,6 +248,10 @@ class SimulatedEngine:
         self._recorder.decoded(run.requests, steps, ended)
         self._now = ends[count]
         return run.requests, ended
+
+    @property
+    def _evicted(self) -> float:
+        return self._works[-1].evicted_next if self._works else 0.0
 
     def snapshot(self) -> EngineSnapshot:
         """The state now, and the steps and latency samples since the last call."""
