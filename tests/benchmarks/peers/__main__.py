@@ -1,7 +1,8 @@
 """This engine beside others, on the same weights, threads and prompts, taking turns.
 
     python -m tests.benchmarks.peers [--openvino PYTHON] [--llama-cpp FOLDER] [--vllm PYTHON]
-        [--transformers PYTHON] [--shape NAME ...] [--work NAME ...] [--bits N ...] [--quick]
+        [--transformers PYTHON] [--shape NAME ...] [--work NAME ...] [--bits N ...]
+        [--kv-bits N] [--quick]
 
 PYTHON: of an environment that has the engine. FOLDER: with llama-server and llama-quantize. With
 none of them: transformers, in this Python. Works: decode-N (N requests, 128 tokens in, 64 out),
@@ -54,6 +55,7 @@ def parser() -> argparse.ArgumentParser:
     names = [work.name for work in WORKS]
     found.add_argument("--work", action="append", choices=names, help="default: all")
     found.add_argument("--bits", action="append", type=int, choices=BITS, help="default: all")
+    found.add_argument("--kv-bits", type=int, choices=(16, 8), default=16, help="of the KV cache")
     found.add_argument("--rounds", type=int, help="default: 3, or 1 with --quick")
     return found
 
@@ -76,31 +78,37 @@ def kv_cache_gib(shape: str) -> int:
     return math.ceil(MAX_TOKENS * per_token / 2**30)
 
 
+def options_of(
+    model: Path, cache: Path, bits: int, kv_bits: int, num_threads: int
+) -> dict[str, Any]:
+    """What every child is told; `bits` of the weights."""
+    return {
+        "model": str(model.absolute()), "cache": str(cache.absolute()), "bits": bits,
+        "kv_bits": kv_bits, "num_threads": num_threads, "max_len": MAX_LEN,
+        "max_requests": MAX_REQUESTS, "kv_cache_gib": kv_cache_gib(model.name),
+    }  # fmt: skip
+
+
 @contextmanager
-def loaded(
-    peers: dict[str, str], model: Path, cache: Path, bits: int, num_threads: int
-) -> Iterator[list[Peer]]:
-    """The engines that serve weights of `bits` bits. One that does not load is left out."""
+def loaded(peers: dict[str, str], options: dict[str, Any]) -> Iterator[list[Peer]]:
+    """The engines that serve such weights and KV caches. One that does not load is left out."""
+    label = f"{Path(options['model']).name}, {options['bits']} bits"
     with ExitStack() as stack:
         found = []
         for name, where in peers.items():
             kind = KINDS[name]
-            if bits not in kind.bits:
+            if options["bits"] not in kind.bits or options["kv_bits"] not in kind.kv_bits:
                 continue
             is_folder = name == "llama-cpp"
             python = sys.executable if is_folder else where
-            options = {
-                "model": str(model.absolute()), "cache": str(cache.absolute()), "bits": bits,
-                "num_threads": num_threads, "max_len": MAX_LEN, "max_requests": MAX_REQUESTS,
-                "kv_cache_gib": kv_cache_gib(model.name), "programs": where if is_folder else None,
-            }  # fmt: skip
-            print(f"{model.name}, {bits} bits: loading {name}", file=sys.stderr)
+            told = options | {"programs": where if is_folder else None}
+            print(f"{label}: loading {name}", file=sys.stderr)
             try:
-                peer = Peer(name, [python, str(CHILDREN / kind.script)], options)
+                peer = Peer(name, [python, str(CHILDREN / kind.script)], told)
             except (OSError, PeerError) as error:
                 if name == OURS:
                     raise
-                print(f"{name} is left out at {bits} bits: {error}", file=sys.stderr)
+                print(f"{label}: {name} is left out: {error}", file=sys.stderr)
                 continue
             stack.callback(peer.close)
             found.append(peer)
@@ -151,8 +159,8 @@ def main() -> int:
         f"floating point and {rates.int8 / 1e12:.2f} TOP/s in int8\n"
     )
     report = {"benchmark": "peers", **context(), "flags": flags, "rates": asdict(rates),
-              "num_threads": num_threads, "rounds": args.rounds, "quick": args.quick,
-              "shapes": {}}  # fmt: skip
+              "num_threads": num_threads, "kv_bits": args.kv_bits, "rounds": args.rounds,
+              "quick": args.quick, "shapes": {}}  # fmt: skip
     with watch_others() as others, tempfile.TemporaryDirectory() as folder:
         cache = args.cache or Path(folder)
         cache.mkdir(parents=True, exist_ok=True)
@@ -161,7 +169,8 @@ def main() -> int:
             reached: list[Goal] = []
             of_shape = report["shapes"][shape] = {}
             for bits in args.bits or BITS:
-                with loaded(peers_of(args), model, cache, bits, num_threads) as engines:
+                options = options_of(model, cache, bits, args.kv_bits, num_threads)
+                with loaded(peers_of(args), options) as engines:
                     of_shape[f"{bits} bits"], more = measure(engines, shape, bits, args, rates)
                 reached += more
             of_shape["goals"] = [goal.as_dict() for goal in reached]

@@ -17,20 +17,20 @@ END_S = 30
 
 
 class Kind(NamedTuple):
-    """An engine: its child's script, what weights it serves, and whether it imports ours."""
+    """An engine: its child's script, and what precisions it serves weights and KV cache in."""
 
     script: str
-    bits: tuple[int, ...]
-    is_ours: bool = False
+    bits: tuple[int, ...] = (16,)
+    kv_bits: tuple[int, ...] = (16,)
 
 
 OURS = "inferdeck"
 KINDS = {
-    OURS: Kind("inferdeck_child.py", (16, 8, 4), is_ours=True),
-    "openvino": Kind("openvino_child.py", (16, 8, 4)),
-    "llama-cpp": Kind("llama_cpp_child.py", (16, 8, 4)),
-    "vllm": Kind("vllm_child.py", (16,)),
-    "transformers": Kind("transformers_child.py", (16,)),
+    OURS: Kind("inferdeck_child.py", (16, 8, 4), (16, 8)),
+    "openvino": Kind("openvino_child.py", (16, 8, 4), (16, 8)),
+    "llama-cpp": Kind("llama_cpp_child.py", (16, 8, 4), (16, 8)),
+    "vllm": Kind("vllm_child.py"),
+    "transformers": Kind("transformers_child.py"),
 }
 
 

@@ -124,9 +124,11 @@ def load(options: Options) -> Engine:
     programs = Path(options["programs"]).resolve()
     threads = str(options["num_threads"])
     program = str(programs / "llama-server")
+    cache = {16: "f16", 8: "q8_0"}[options["kv_bits"]]
     server = Server([
         program, "--model", str(converted(options, programs)), "--threads", threads,
         "--threads-batch", threads, "--batch-size", "2048", "--no-kv-unified", "--no-webui",
+        "--cache-type-k", cache, "--cache-type-v", cache,
     ])  # fmt: skip
 
     def run(prompts: Prompts, num_output: int, made: Made) -> None:

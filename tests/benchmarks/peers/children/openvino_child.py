@@ -48,8 +48,11 @@ def load(options: Options) -> Engine:
     scheduling.max_num_seqs = options["max_requests"]
     scheduling.cache_size = options["kv_cache_gib"]
     scheduling.enable_prefix_caching = True
-    threads = {"INFERENCE_NUM_THREADS": options["num_threads"]}
-    pipeline = genai.ContinuousBatchingPipeline(str(folder), scheduling, "CPU", threads)
+    properties = {
+        "INFERENCE_NUM_THREADS": options["num_threads"],
+        "KV_CACHE_PRECISION": {16: "bf16", 8: "u8"}[options["kv_bits"]],
+    }
+    pipeline = genai.ContinuousBatchingPipeline(str(folder), scheduling, "CPU", properties)
     sent = 0
 
     def run(prompts: Prompts, num_output: int, made: Made) -> None:

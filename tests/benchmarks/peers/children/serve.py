@@ -1,7 +1,8 @@
 """The child's side: JSON lines, one run at a time.
 
-    argument      {"model": FOLDER, "cache": FOLDER, "bits": 16, "num_threads": 2, "max_len": 4352,
-                  "max_requests": 32, "kv_cache_gib": 4, "programs": FOLDER or null}
+    argument      {"model": FOLDER, "cache": FOLDER, "bits": 16, "kv_bits": 16, "num_threads": 2,
+                  "max_len": 4352, "max_requests": 32, "kv_cache_gib": 4,
+                  "programs": FOLDER or null}
     first line    {"engine": "name and version", "cost": {...} or null}     loaded, ready
     request       {"prompts": [[token ids], ...], "num_output": n}  all at once, greedy, without EOS
     answer        {"times": [[seconds since the request, one per token], ...]}
