@@ -20,7 +20,7 @@ from tests.widgets import synthetic
 
 KNOWN = StepTimes.exact(
     step=4e-3, token=2e-4, requests=3e-4, logits=1e-4, context=1e-6, pairs=1e-7, chunks=5e-4,
-    distinct=5e-7, launch=2e-3,
+    distinct=5e-7, launch=2e-3, evicted=3e-3,
 )
 WORKLOAD = Workload(
     "test", "Test", 24, Length(10, 300), Length(4, 40), variants={"shared": 64, "unique": 0}

@@ -11,6 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine.simulate.step_time import (
+    EVICTING,
+    KEPT,
     LEAST_STEPS,
     Measured,
     Noise,
@@ -153,6 +155,22 @@ def test_a_steps_time_has_the_pause_before_it_if_requests_waited() -> None:
         record(4, 13.0, 0.5),  # the step before it is not known
     ]
     assert [m.seconds for m in measured(steps, SIZE, 100)] == [0.5, 0.75, 0.5, 0.5]
+
+
+def test_decode_steps_read_again_what_prompts_have_evicted() -> None:
+    half = EVICTING // 2
+    steps = [
+        record(0, 0.0, 1.0, entries=(entry(1, 9), entry(half, half, "b"))),
+        record(1, 1.0, 1.0, entries=(entry(2 * EVICTING, 2 * EVICTING),)),
+        record(2, 2.0, 1.0),
+        record(3, 3.0, 1.0),
+    ]
+    works = [one.work for one in measured(steps, SIZE, 100)]
+    assert [work.evicted for work in works] == [0.0, 0.5, 1.0, KEPT]
+    (later,) = measured(steps[2:3], SIZE, 100, before=steps[1])
+    assert later.work.evicted == 1.0
+    times = StepTimes.exact(step=1.0, evicted=4.0)
+    assert [times.seconds(work) for work in works] == [1.0, 1.0, 5.0, 1.0 + 4 * KEPT]
 
 
 def test_steps_with_drafts_are_left_out() -> None:

@@ -25,7 +25,7 @@ def load(options: Options) -> Engine:
             num_threads=options["num_threads"],
             max_model_len=options["max_len"],
             max_num_seqs=options["max_requests"],
-            kv_cache_dtype={16: "bfloat16", 8: "int8"}[options["kv_bits"]],
+            kv_cache_dtype={16: "auto", 8: "int8"}[options["kv_bits"]],
             kv_cache_memory_bytes=options["kv_cache_gib"] * 2**30,
         ).replace(**WEIGHTS[options["bits"]])
     )
