@@ -24,6 +24,7 @@ from engine.simulate.step_time import Measured, measured
 
 if TYPE_CHECKING:
     from app.bench.runner import SettableEngine
+    from engine.snapshot import StepRecord
 
 LEAST_S = 4.0
 MOST_ROUNDS = 3
@@ -81,6 +82,7 @@ def calibrate(
     variant = next(iter(workload.variants))
     context = min(engine.model_info.max_model_len, engine.plan.num_blocks * before.block_size)
     samples: list[Measured] = []
+    last: StepRecord | None = None
     began = clock.now()
     rounds, index, done = MOST_ROUNDS, 0, 0
     with _restored(engine, before):
@@ -106,8 +108,9 @@ def calibrate(
                     if budget is not None:
                         engine.reconfigure(max_num_batched_tokens=budget)
                     run = run_load(engine, chosen, pace, clock=clock)
-                    found = measured(run.observed.steps, size, engine.plan.num_blocks)
-                    samples += replayed.of(found)
+                    steps = run.observed.steps
+                    samples += replayed.of(measured(steps, size, engine.plan.num_blocks, last))
+                    last = steps[-1] if steps else last
             index += 1
             if clock.now() - began >= least_s:
                 rounds = index
