@@ -24,7 +24,6 @@ from engine.simulate.step_time import Measured, measured
 
 if TYPE_CHECKING:
     from app.bench.runner import SettableEngine
-    from engine.snapshot import StepRecord
 
 LEAST_S = 4.0
 MOST_ROUNDS = 3
@@ -82,7 +81,7 @@ def calibrate(
     variant = next(iter(workload.variants))
     context = min(engine.model_info.max_model_len, engine.plan.num_blocks * before.block_size)
     samples: list[Measured] = []
-    last: StepRecord | None = None
+    evicted = 0.0
     began = clock.now()
     rounds, index, done = MOST_ROUNDS, 0, 0
     with _restored(engine, before):
@@ -94,7 +93,7 @@ def calibrate(
                     max_num_batched_tokens=before.max_num_batched_tokens,
                 )  # fmt: skip
                 if len(sizes) > 1 or not index:  # a new KV cache, in no processor's cache
-                    replayed = _Replayed()
+                    replayed, evicted = _Replayed(), 0.0
                     run_load(engine, warm_batches(1, vocabulary), Pace(), clock=clock)
                 salt = f"calibration-{index}"
                 requests = [
@@ -108,9 +107,11 @@ def calibrate(
                     if budget is not None:
                         engine.reconfigure(max_num_batched_tokens=budget)
                     run = run_load(engine, chosen, pace, clock=clock)
-                    steps = run.observed.steps
-                    samples += replayed.of(measured(steps, size, engine.plan.num_blocks, last))
-                    last = steps[-1] if steps else last
+                    found = measured(
+                        run.observed.steps, size, engine.plan.num_blocks, evicted=evicted
+                    )
+                    samples += replayed.of(found)
+                    evicted = found[-1].work.evicted_next if found else evicted
             index += 1
             if clock.now() - began >= least_s:
                 rounds = index

@@ -104,12 +104,12 @@ class Measured(NamedTuple):
 
 
 def measured(
-    steps: Iterable[StepRecord], block_size: int, num_blocks: int, before: StepRecord | None = None
-) -> list[Measured]:
-    """Of successive steps with a cache of these blocks. before: the one before them. Steps with
-    drafts are left out: their time depends on the drafting."""
+    steps: Iterable[StepRecord], block_size: int, num_blocks: int,
+    before: StepRecord | None = None, evicted: float = 0.0,
+) -> list[Measured]:  # fmt: skip
+    """Of successive steps with a cache of these blocks. before: the one before them. evicted: of
+    the first one's work. Steps with drafts are left out: their time depends on the drafting."""
     found = []
-    evicted = StepWork.of(before.entries, block_size, 0).evicted_next if before else 0.0
     for step in steps:
         is_next = before is not None and before.index + 1 == step.index
         seconds = step.duration + (pause_between(before, step) if is_next else 0.0)

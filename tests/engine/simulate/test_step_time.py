@@ -167,7 +167,7 @@ def test_decode_steps_read_again_what_prompts_have_evicted() -> None:
     ]
     works = [one.work for one in measured(steps, SIZE, 100)]
     assert [work.evicted for work in works] == [0.0, 0.5, 1.0, KEPT]
-    (later,) = measured(steps[2:3], SIZE, 100, before=steps[1])
+    (later,) = measured(steps[2:3], SIZE, 100, steps[1], works[1].evicted_next)
     assert later.work.evicted == 1.0
     times = StepTimes.exact(step=1.0, evicted=4.0)
     assert [times.seconds(work) for work in works] == [1.0, 1.0, 5.0, 1.0 + 4 * KEPT]
