@@ -74,6 +74,7 @@ class Traffic:
         self._steps: dict[tuple[int, int], deque[Measured]] = {}
         self._last: EngineSnapshot | None = None
         self._last_step: StepRecord | None = None
+        self._evicted = 0.0  # of the next step's StepWork
 
     def update(self, snapshot: EngineSnapshot) -> None:
         before, self._last = self._last, snapshot
@@ -108,7 +109,10 @@ class Traffic:
 
     def _measure(self, s: EngineSnapshot) -> None:
         """The newest steps of each size, so that rare ones are not forgotten."""
-        found = measured(s.steps, s.config.block_size, s.blocks.num_blocks, self._last_step)
+        found = measured(
+            s.steps, s.config.block_size, s.blocks.num_blocks, self._last_step, self._evicted
+        )
+        self._evicted = found[-1].work.evicted_next if found else self._evicted
         if s.steps:
             self._last_step = s.steps[-1]
         for one in found:

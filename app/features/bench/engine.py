@@ -110,9 +110,12 @@ class WindowEngine(QObject):
 
     def _on_reconfigured(self, event: messages.Reconfigured) -> None:
         changed = self.config.differences(event.config)
-        # those sent last: their answer may come after one that another program waited for
-        is_own = all(self._sent.get(name) == now for name, (_, now) in changed.items())
-        if not (self.is_applying or is_own):
+        # of those sent last, whose answer may come after one that another program waited for
+        is_own = all(
+            name in self._sent and (self.is_applying or self._sent[name] == now)
+            for name, (_, now) in changed.items()
+        )
+        if not is_own:
             what = differences_text(changed)
             self._stop(ErrorInfo(f"Another program changed settings: {what}.", AGAIN))
         self.config = event.config
