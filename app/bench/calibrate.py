@@ -81,11 +81,16 @@ def calibrate(
     variant = next(iter(workload.variants))
     context = min(engine.model_info.max_model_len, engine.plan.num_blocks * before.block_size)
     samples: list[Measured] = []
-    evicted = 0.0
     began = clock.now()
     rounds, index, done = MOST_ROUNDS, 0, 0
     with _restored(engine, before):
         while index < rounds:
+            salt = f"calibration-{index}"
+            requests = [
+                Request(encode(one.prompt or one.prompt_token_ids), one.output_len)
+                for one in workload.requests(variant, vocabulary, plan.seed, salt)
+            ]
+            loads = list(_loads(requests, batch, sorted(budgets), context, vocabulary, salt))
             for size in sorted(sizes):
                 engine.reconfigure(
                     block_size=size, enable_prefix_caching=True, batching="continuous",
@@ -95,12 +100,6 @@ def calibrate(
                 if len(sizes) > 1 or not index:  # a new KV cache, in no processor's cache
                     replayed, evicted = _Replayed(), 0.0
                     run_load(engine, warm_batches(1, vocabulary), Pace(), clock=clock)
-                salt = f"calibration-{index}"
-                requests = [
-                    Request(encode(one.prompt or one.prompt_token_ids), one.output_len)
-                    for one in workload.requests(variant, vocabulary, plan.seed, salt)
-                ]
-                loads = list(_loads(requests, batch, sorted(budgets), context, vocabulary, salt))
                 for budget, chosen, pace in loads:
                     progress("calibrating", done, rounds * len(sizes) * len(loads))
                     done += 1

@@ -8,9 +8,9 @@
 
 f is linear between powers of two, so that it follows a kernel from memory-bound to compute-bound.
 Steps that only decode are replayed (`engine.runner`), those with prompt chunks launched one
-operation after the other, which has a cost of its own. Prompts evict weights from the CPU's caches:
-the first five decode steps after one took 51, 38, 24, 13 and 7 % longer than later ones (starter
-model in float32, 8 requests, prompts of 150 tokens).
+operation after the other, which takes longer. Prompts evict weights from the CPU's caches: the
+first five decode steps after one took 51, 38, 24, 13 and 7 % longer than later ones (starter model
+in float32, 8 requests, prompts of 150 tokens).
 Rates and slopes are at least 0. The fit minimizes the sum of absolute relative errors (iteratively
 reweighted least squares): steps during which other programs had the core count no more than others.
 A step's time begins at the end of the step before it, if requests waited for it: what the engine's
@@ -40,7 +40,7 @@ LONGEST = 3.0
 EVICTING = 256
 """Prompt tokens of a step that evict all weights from the CPU's caches."""
 KEPT = 0.7
-"""Of what is evicted after another step that decodes."""
+"""Share of the evicted weights that a decode step leaves evicted."""
 _ROUNDS = 12
 _CLOSE = 0.01  # relative errors below this count as squares
 _SMOOTH = 3e-3  # weight of a slope's difference from its neighbour, where steps leave it open
