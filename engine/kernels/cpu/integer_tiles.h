@@ -44,10 +44,10 @@ INLINE void widen_codes(const packed *w, int64_t panel, uint8_t *to, const int i
 
 /* What 32 rows by the panels of a chunk come to. */
 typedef struct {
-    lines next; /* codes of 8 bits, of the next chunk */
-    float totals[32][BETWEEN];
+    _Alignas(64) float totals[32][BETWEEN];
     int32_t upper[WIDEST / 2][32][2 * LANES]; /* of two panels */
     int32_t lower[WIDEST / 2][32][2 * LANES];
+    lines next; /* codes of 8 bits, of the next chunk */
 } results;
 
 static int fits_tiles(const packed *w, int64_t rows) {
