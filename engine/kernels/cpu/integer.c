@@ -159,7 +159,6 @@ ROWS_OF(some_of_4, BESIDE, 4, 0)
 ROWS_OF(some_of_8, BESIDE, 8, 0)
 ROWS_OF(some_of_8_whole, BESIDE, 8, 1)
 
-enum { OF_4, OF_8, OF_8_WHOLE }; /* OF_8_WHOLE: one scale for all inputs, activations of one part */
 typedef void rows_by_panels(const packed *, const activations *, const piece *, float *, int);
 static rows_by_panels *const by_one[] = {one_of_4, one_of_8, one_of_8_whole};
 static rows_by_panels *const by_some[] = {some_of_4, some_of_8, some_of_8_whole};

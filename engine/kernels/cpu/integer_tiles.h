@@ -2,7 +2,7 @@
  *
  * 32 rows of activations stay in a core's first cache while codes pass by: those of 4 bits widened
  * once for all rows, those of 8 bits fetched before. Sums leave the tiles with every group of inputs;
- * vectors scale those of one group while the next one's are under way.
+ * vectors scale them while the next products are under way.
  */
 #pragma once
 
@@ -12,6 +12,8 @@
 /* Prefetch distance within a panel, in bytes. Into L2: a core has few L1 misses outstanding. */
 #define AHEAD 2048
 #define CHUNK_BYTES 786432 /* whose codes stay in the second cache: integer.py */
+
+enum { OF_4, OF_8, OF_8_WHOLE }; /* OF_8_WHOLE: one scale for all inputs, activations of one part */
 
 #if WIDE_TILES
 /* A panel's codes of 4 bits, with `is_signed` less their zero points, as those of 8 bits lie. */
@@ -42,14 +44,6 @@ INLINE void widen_codes(const packed *w, int64_t panel, uint8_t *to, const int i
 
 #define BETWEEN (WIDEST * LANES + LANES) /* totals from row to row: see APART */
 
-/* What 32 rows by the panels of a chunk come to. */
-typedef struct {
-    _Alignas(64) float totals[32][BETWEEN];
-    int32_t upper[WIDEST / 2][32][2 * LANES]; /* of two panels */
-    int32_t lower[WIDEST / 2][32][2 * LANES];
-    lines next; /* codes of 8 bits, of the next chunk */
-} results;
-
 static int fits_tiles(const packed *w, int64_t rows) {
     return tiles_made_of == REGISTERS && rows >= FEW_ROWS && w->group % 32 == 0;
 }
@@ -62,8 +56,16 @@ INLINE int any_low(const activations *x, int64_t row, int64_t g, const int R) {
     return found;
 }
 
-/* Sums of a group, of which the rows from `row` to before `end` are still to be scaled and added to the
- * totals, as many `at_once` as that takes no longer than a product of tiles. */
+/* Where results of some rows and outputs belong: in y, from `place` on, where so many are. */
+typedef struct {
+    void *y;
+    int64_t place, apart, rows, outputs;
+    int type;
+} target;
+
+/* Sums of a group, of which the rows from `row` to before `end` are still to be scaled, as many
+ * `at_once` as that takes no longer than a product of tiles, and added to the totals; or, OF_8_WHOLE, put
+ * where they belong. */
 typedef struct {
     const int32_t (*upper)[2 * LANES], (*lower)[2 * LANES];
     float (*totals)[BETWEEN];
@@ -73,17 +75,41 @@ typedef struct {
     floats scales[2];
     ints zeros[2];
     int64_t row, end, at_once;
+    target to;
 } scaling;
 
-INLINE void scale_row(const scaling *of, int64_t r, const int S, const int bits, const int is_low) {
+/* What 32 rows by the panels of a chunk come to. */
+typedef struct {
+    _Alignas(64) float totals[32][BETWEEN];
+    int32_t upper[WIDEST / 2][32][2 * LANES]; /* of two panels */
+    int32_t lower[WIDEST / 2][32][2 * LANES];
+    scaling last;
+    target to;
+    lines next; /* codes of 8 bits, of the next chunk */
+} results;
+
+INLINE void write_row(const target *to, int64_t r, const floats *from, const int S) {
+    const int64_t place = to->place + r * to->apart;
+    if (r < to->rows && S == 2 && to->type == BF16 && to->outputs >= 2 * LANES)
+        store_bytes((uint8_t *)((uint16_t *)to->y + place), (bytes)_mm512_cvtne2ps_pbh(from[1], from[0]));
+    else if (r < to->rows)
+        UNROLLED(s, S)
+            write_lanes(to->y, place + s * LANES, to->outputs - s * LANES, from[s], to->type);
+}
+
+INLINE void scale_row(const scaling *of, int64_t r, const int S, const int kind, const int is_low) {
+    floats total[2];
     UNROLLED(s, S) {
-        float *total = of->totals[r] + s * LANES;
+        float *before = of->totals[r] + s * LANES;
         ints sum = load_ints(of->upper[r] + s * LANES);
         if (is_low && of->low[r]) sum = joined(sum, load_ints(of->lower[r] + s * LANES));
-        if (bits == 8) sum = minus(sum, times(of->zeros[s], splat(of->x_sums[r])));
+        if (kind != OF_4) sum = minus(sum, times(of->zeros[s], splat(of->x_sums[r])));
         const floats found = scaled(as_floats(sum), of->scales[s]);
-        store_floats(total, plus_scaled(load_floats(total), found, of->x_scales[r]));
+        total[s] = plus_scaled(kind == OF_8_WHOLE ? no_floats() : load_floats(before), found,
+                               of->x_scales[r]);
+        if (kind != OF_8_WHOLE) store_floats(before, total[s]);
     }
+    if (kind == OF_8_WHOLE) write_row(&of->to, r, total, S);
 }
 
 /* What is done beside products. */
@@ -92,112 +118,125 @@ typedef struct {
     lines next;
 } besides;
 
-INLINE void beside(besides *these, const int S, const int bits) {
+INLINE void beside(besides *these, const int S, const int kind) {
     scaling *of = &these->last;
     const int64_t end = least(of->row + of->at_once, of->end);
-    if (bits == 8) bring(&these->next);
-    for (; of->row < end; of->row++) scale_row(of, of->row, S, bits, 0);
+    if (kind != OF_4) bring(&these->next);
+    for (; of->row < end; of->row++) scale_row(of, of->row, S, kind, 0);
 }
 
-INLINE void scale_all(scaling *of, const int S, const int bits) {
-    for (; of->low && of->row < of->end; of->row++) scale_row(of, of->row, S, bits, 1);
-    for (; of->row < of->end; of->row++) scale_row(of, of->row, S, bits, 0);
+INLINE void scale_all(scaling *of, const int S, const int kind) {
+    for (; of->low && of->row < of->end; of->row++) scale_row(of, of->row, S, kind, 1);
+    for (; of->row < of->end; of->row++) scale_row(of, of->row, S, kind, 0);
 }
 
-INLINE void beside_14(void *of, int64_t step, int n) { beside(of, 1, 4); }
-INLINE void beside_24(void *of, int64_t step, int n) { beside(of, 2, 4); }
-INLINE void beside_18(void *of, int64_t step, int n) { beside(of, 1, 8); }
-INLINE void beside_28(void *of, int64_t step, int n) { beside(of, 2, 8); }
+#define BESIDE_PRODUCTS(name, S, kind) \
+    INLINE void name(void *of, int64_t step, int n) { beside(of, S, kind); }
+BESIDE_PRODUCTS(beside_one_of_4, 1, OF_4)
+BESIDE_PRODUCTS(beside_one_of_8, 1, OF_8)
+BESIDE_PRODUCTS(beside_one_of_8_whole, 1, OF_8_WHOLE)
+BESIDE_PRODUCTS(beside_two_of_4, 2, OF_4)
+BESIDE_PRODUCTS(beside_two_of_8, 2, OF_8)
+BESIDE_PRODUCTS(beside_two_of_8_whole, 2, OF_8_WHOLE)
 
 /* Products of 16 * R rows of x by the codes of S panels, added to sums or, with `first`, in their
  * place. Codes of 4 bits are signed. */
 INLINE void dot_tiles(const activations *x, const int8_t *from, const uint8_t *codes, int64_t inputs,
                       int first, void *sums, meanwhile also, void *with, const int R, const int S,
-                      const int bits) {
+                      const int kind) {
     const operand left = {from, 16 * x->inputs, x->step, 16 * x->step, 0};
     const operand right = {codes, x->inputs * LANES, 64, x->step * LANES, 1};
     const tile_sums to = {sums, 16 * 128, 64, 128};
     multiply_tiles(left, right, x->step == 64 ? inputs / 64 : inputs / 32, first, to, also, with, R, S,
-                   bits == 4 ? SIGNED_CODES : UNSIGNED_CODES);
+                   kind == OF_4 ? SIGNED_CODES : UNSIGNED_CODES);
 }
 
 /* Inputs k to `end`, of group g or of it and the next ones, of 16 * R rows by S panels, the first of
- * which is `here` of the chunk's. A group's sums are scaled while the next one's are under way. */
+ * which is `here` of the chunk's. A group's sums are scaled while the next products are under way. */
 INLINE void dot_groups(const packed *w, const activations *x, int64_t row, int64_t panel,
                        int64_t here, int64_t k, int64_t end, int64_t g, const uint8_t *codes,
-                       results *to, meanwhile also, const int R, const int S, const int bits) {
+                       results *to, meanwhile also, const int R, const int S, const int kind) {
     besides these = {.next = to->next};
+    scaling *last = &these.last;
     float(*totals)[BETWEEN] = (float(*)[BETWEEN])(to->totals[0] + here * LANES);
     int first = k == g * w->group;
-    for (int r = 0; k == 0 && r < 16 * R; r++)
+    if (kind == OF_8_WHOLE) *last = to->last;
+    for (int r = 0; kind != OF_8_WHOLE && k == 0 && r < 16 * R; r++)
         UNROLLED(s, S) store_floats(totals[r] + s * LANES, no_floats());
     for (; k < end; first = 1) {
         const int64_t until = least((g + 1) * w->group, end), place = code_place(x, row, k);
-        const int64_t at = w->group > NEAR ? here / 2 : g % 2, group_at = g * x->rows + row;
-        const int has_low = any_low(x, row, g, R);
-        if (these.last.low) scale_all(&these.last, S, bits);
-        these.last.at_once = (16 * x->step - 1) / (S * (until - k)) + 1;
+        const int64_t at = w->group > NEAR ? here / 2 : (here / 2 + g) % 2;
+        const int64_t group_at = g * x->rows + row;
+        const int has_low = kind != OF_8_WHOLE && any_low(x, row, g, R);
+        if (last->low) scale_all(last, S, kind);
+        last->at_once = (16 * x->step - 1) / (S * (until - k)) + 1;
         dot_tiles(x, x->high + place, codes + k * LANES, until - k, first, to->upper[at], also, &these, R,
-                  S, bits);
+                  S, kind);
         if (has_low)
             dot_tiles(x, x->low + place, codes + k * LANES, until - k, first, to->lower[at], nothing,
-                      NULL, R, S, bits);
-        scale_all(&these.last, S, bits);
+                      NULL, R, S, kind);
+        scale_all(last, S, kind);
         k = until;
         if (k < (g + 1) * w->group) break;
-        these.last =
-            (scaling){.upper = to->upper[at], .lower = to->lower[at], .totals = totals,
-                      .x_scales = x->scales + group_at, .x_sums = x->sums + group_at,
-                      .low = has_low ? x->has_low + group_at : NULL, .end = 16 * R};
+        *last = (scaling){.upper = to->upper[at], .lower = to->lower[at], .totals = totals,
+                          .x_scales = x->scales + group_at, .x_sums = x->sums + group_at,
+                          .low = has_low ? x->has_low + group_at : NULL, .end = 16 * R};
+        if (kind == OF_8_WHOLE) {
+            last->to = to->to;
+            last->to.place += here * LANES, last->to.outputs -= here * LANES;
+        }
         UNROLLED(s, S) {
             const int64_t of = ((panel + s) * x->groups + g) * LANES;
-            these.last.scales[s] = load_numbers(w->scales, of, w->scale_type);
-            these.last.zeros[s] = w->zeros ? widened((const uint8_t *)w->zeros + of) : splat(128);
+            last->scales[s] = load_numbers(w->scales, of, w->scale_type);
+            last->zeros[s] = w->zeros ? widened((const uint8_t *)w->zeros + of) : splat(128);
         }
         g++;
     }
-    scale_all(&these.last, S, bits);
+    if (kind == OF_8_WHOLE) to->last = *last;
+    else scale_all(last, S, kind);
     to->next = these.next;
 }
 
 /* 16 * R rows from `row` on by `count` panels, whose codes of 8 bits are `codes`. */
 INLINE void block(const packed *w, const activations *x, int64_t row, int64_t panel, int64_t count,
-                  const uint8_t *codes, results *to, const int R, const int bits) {
-    const int64_t group = w->group, several = group < NEAR ? NEAR / group : 1;
+                  const uint8_t *codes, results *to, const int R, const int kind) {
+    const int64_t group = w->group, several = group < NEAR ? NEAR / group : 1, left = count & ~1;
     for (int64_t k = 0, end, g = 0; k < w->inputs; k = end, g = k / group) {
         end = group > NEAR ? least(k + NEAR, (g + 1) * group) : least((g + several) * group, w->inputs);
-        for (int64_t n = 0; n < count; n += 2) {
-            const uint8_t *from = codes + n * w->inputs * LANES;
-            if (count - n > 1)
-                dot_groups(w, x, row, panel + n, n, k, end, g, from, to,
-                           bits == 4 ? beside_24 : beside_28, R, 2, bits);
-            else
-                dot_groups(w, x, row, panel + n, n, k, end, g, from, to,
-                           bits == 4 ? beside_14 : beside_18, R, 1, bits);
-        }
+#define PANELS(S, n, beside) \
+    dot_groups(w, x, row, panel + (n), n, k, end, g, codes + (n) * w->inputs * LANES, to, beside, R, S, kind)
+        for (int64_t n = 0; n < left; n += 2)
+            PANELS(2, n, kind == OF_4 ? beside_two_of_4 : kind == OF_8 ? beside_two_of_8
+                                                                       : beside_two_of_8_whole);
+        scale_all(&to->last, 2, kind);
+        if (left == count) continue;
+        PANELS(1, left, kind == OF_4 ? beside_one_of_4 : kind == OF_8 ? beside_one_of_8
+                                                                      : beside_one_of_8_whole);
+        scale_all(&to->last, 1, kind);
+#undef PANELS
     }
 }
 
 /* All rows by `count` panels. after: panels of the next chunk. */
 INLINE void chunk(const packed *w, const activations *x, int64_t rows, int64_t panel, int64_t count,
-                  int64_t after, uint8_t *near, void *y, int type, const int bits) {
-    const uint8_t *codes = bits == 4 ? near : w->codes + panel * w->inputs * LANES;
-    const int64_t left = bits == 8 ? after * w->inputs * LANES / 64 : 0;
+                  int64_t after, uint8_t *near, void *y, int type, const int kind) {
+    const uint8_t *codes = kind == OF_4 ? near : w->codes + panel * w->inputs * LANES;
+    const int64_t left = kind == OF_4 ? 0 : after * w->inputs * LANES / 64;
     results found;
+    found.last = (scaling){0};
     found.next = (lines){codes + count * w->inputs * LANES, left, left, 0, 0, weight_rate(rows)};
     /* of 4 bits: widened once for all rows */
-    for (int64_t n = 0; bits == 4 && n < count; n++)
+    for (int64_t n = 0; kind == OF_4 && n < count; n++)
         widen_codes(w, panel + n, near + n * w->inputs * LANES, 1);
     for (int64_t row = 0; row < rows; row += 32) {
-        const int64_t here = least(32, rows - row);
-        if (here > 16) block(w, x, row, panel, count, codes, &found, 2, bits);
-        else block(w, x, row, panel, count, codes, &found, 1, bits);
-        for (int64_t r = 0; r < here; r++)
-            for (int64_t n = 0; n < count; n++) {
-                const int64_t start = (panel + n) * LANES;
-                write_lanes(y, (row + r) * w->outputs + start, w->outputs - start,
+        const int64_t here = least(32, rows - row), start = panel * LANES, outputs = w->outputs - start;
+        found.to = (target){y, row * w->outputs + start, w->outputs, here, outputs, type};
+        if (here > 16) block(w, x, row, panel, count, codes, &found, 2, kind);
+        else block(w, x, row, panel, count, codes, &found, 1, kind);
+        for (int64_t r = 0; kind != OF_8_WHOLE && r < here; r++)
+            for (int64_t n = 0; n < count; n++)
+                write_lanes(y, found.to.place + r * w->outputs + n * LANES, outputs - n * LANES,
                             load_floats(found.totals[r] + n * LANES), type);
-            }
     }
 }
 
@@ -209,8 +248,9 @@ static void tiles_of(const packed *w, const activations *x, int64_t rows, int64_
     const int64_t widest = most(2, least(WIDEST, fitting));
     for (int64_t panel = first; panel < last; panel += widest) {
         const int64_t count = least(widest, last - panel), after = least(widest, last - panel - count);
-        if (w->bits == 4) chunk(w, x, rows, panel, count, after, near, y, type, 4);
-        else chunk(w, x, rows, panel, count, after, near, y, type, 8);
+        if (w->bits == 4) chunk(w, x, rows, panel, count, after, near, y, type, OF_4);
+        else if (w->parts == 2) chunk(w, x, rows, panel, count, after, near, y, type, OF_8);
+        else chunk(w, x, rows, panel, count, after, near, y, type, OF_8_WHOLE);
     }
     end_tiles(&before);
 }
