@@ -17,7 +17,7 @@
 #define DIRECT (AMX ? 256 : 0) /* rows, up to which weights are used where they lie: vectors would
                                    read each line of a wide one from the second cache, 16 times */
 #define LYING 256           /* outputs of these at a time, by ... */
-#define PIECE 512           /* ... so many inputs: less memory is waited for at once */
+#define PIECE 1024          /* ... so many inputs: the next ones come while these are multiplied */
 #define WIDEST 512          /* outputs of others at a time, or as many as ... */
 #define CHUNK_BYTES (AMX ? 786432 : 524288) /* ... stay in the second cache */
 #define COPIES 4            /* threads, of which each arranges up to ... */
@@ -148,6 +148,18 @@ INLINE void turn_sums(const float *sums, const uint16_t *bias, int64_t here, uin
     }
 }
 
+/* The weights that follow inputs k to k + PIECE of 32 outputs, up to output `last`, evenly over the
+ * products of these. */
+static lines piece_after(const product *p, int64_t output, int64_t last, int64_t k) {
+    const int64_t inputs = least(PIECE, p->inputs - k), tiles = (p->rows + 15) / 16 * 2;
+    const int is_through = k + inputs == p->inputs;
+    const int64_t from = is_through ? 0 : k + inputs, first = output + (is_through ? 32 : 0);
+    const int64_t line = least(PIECE, p->inputs - from) / STEP, products = tiles * (inputs / STEP);
+    const int64_t left = most(0, least(32, last - first)) * line;
+    return (lines){(const uint8_t *)(p->weight + first * p->stride + from), left, line, 0,
+                   2 * p->stride - 64 * line, (left + products - 1) / products};
+}
+
 /* At most DIRECT rows by the outputs from `output` up to `last`, 16 or 32 at a time, whose weights
  * are used where they lie. */
 static void lying(const product *p, int64_t output, int64_t last) {
@@ -161,14 +173,15 @@ static void lying(const product *p, int64_t output, int64_t last) {
                 const int64_t inputs = least(PIECE, p->inputs - k), below = 1024 * p->inputs / STEP;
                 const uint16_t *from = p->weight + (output + n) * p->stride + k;
                 const operand w = {from, 32 * p->stride, 2 * p->stride, 64, 0};
+                lines next = piece_after(p, output + n, last, k);
                 for (int64_t row = 0; row < p->rows; row += 32) {
                     const operand x = {p->x + row * p->inputs + 16 * k, below, 64, 1024, 0};
                     const tile_sums to = {sums[row / 32], 2048, 1024, 64};
                     const int both = here > 16, is_whole = p->rows - row > 16;
-                    if (both && is_whole) BY(2, 2, w, x, inputs, to, nothing, NULL);
-                    else if (both) BY(2, 1, w, x, inputs, to, nothing, NULL);
-                    else if (is_whole) BY(1, 2, w, x, inputs, to, nothing, NULL);
-                    else BY(1, 1, w, x, inputs, to, nothing, NULL);
+                    if (both && is_whole) BY(2, 2, w, x, inputs, to, bring_rows, &next);
+                    else if (both) BY(2, 1, w, x, inputs, to, bring_rows, &next);
+                    else if (is_whole) BY(1, 2, w, x, inputs, to, bring_rows, &next);
+                    else BY(1, 1, w, x, inputs, to, bring_rows, &next);
                 }
             }
             for (int64_t row = 0; row < p->rows; row += 32)
