@@ -90,11 +90,9 @@ typedef struct {
 
 INLINE void write_row(const target *to, int64_t r, const floats *from, const int S) {
     const int64_t place = to->place + r * to->apart;
-    if (r < to->rows && S == 2 && to->type == BF16 && to->outputs >= 2 * LANES)
-        store_bytes((uint8_t *)((uint16_t *)to->y + place), (bytes)_mm512_cvtne2ps_pbh(from[1], from[0]));
-    else if (r < to->rows)
-        UNROLLED(s, S)
-            write_lanes(to->y, place + s * LANES, to->outputs - s * LANES, from[s], to->type);
+    if (r >= to->rows) return;
+    if (S == 2) write_two(to->y, place, to->outputs, from[0], from[1], to->type);
+    else write_lanes(to->y, place, to->outputs, from[0], to->type);
 }
 
 INLINE void scale_row(const scaling *of, int64_t r, const int S, const int kind, const int is_low) {
@@ -139,6 +137,12 @@ BESIDE_PRODUCTS(beside_two_of_4, 2, OF_4)
 BESIDE_PRODUCTS(beside_two_of_8, 2, OF_8)
 BESIDE_PRODUCTS(beside_two_of_8_whole, 2, OF_8_WHOLE)
 
+INLINE meanwhile *beside_products(const int S, const int kind) {
+    if (kind == OF_4) return S == 2 ? beside_two_of_4 : beside_one_of_4;
+    if (kind == OF_8) return S == 2 ? beside_two_of_8 : beside_one_of_8;
+    return S == 2 ? beside_two_of_8_whole : beside_one_of_8_whole;
+}
+
 /* Products of 16 * R rows of x by the codes of S panels, added to sums or, with `first`, in their
  * place. Codes of 4 bits are signed. */
 INLINE void dot_tiles(const activations *x, const int8_t *from, const uint8_t *codes, int64_t inputs,
@@ -151,31 +155,32 @@ INLINE void dot_tiles(const activations *x, const int8_t *from, const uint8_t *c
                    kind == OF_4 ? SIGNED_CODES : UNSIGNED_CODES);
 }
 
-/* Inputs k to `end`, of group g or of it and the next ones, of 16 * R rows by S panels, the first of
- * which is `here` of the chunk's. A group's sums are scaled while the next products are under way. */
+/* Inputs k to `end`, of group g or of it and the next ones, of 16 * R rows by the S panels from number
+ * `here` on of a chunk, whose first one is `panel`. A group's sums are scaled while the next products are
+ * under way: OF_8_WHOLE, which has no other group, those of the next panels. */
 INLINE void dot_groups(const packed *w, const activations *x, int64_t row, int64_t panel,
                        int64_t here, int64_t k, int64_t end, int64_t g, const uint8_t *codes,
-                       results *to, meanwhile also, const int R, const int S, const int kind) {
+                       results *to, const int R, const int S, const int kind) {
     besides these = {.next = to->next};
     scaling *last = &these.last;
     float(*totals)[BETWEEN] = (float(*)[BETWEEN])(to->totals[0] + here * LANES);
+    const uint8_t *from = codes + here * w->inputs * LANES;
     int first = k == g * w->group;
     if (kind == OF_8_WHOLE) *last = to->last;
     for (int r = 0; kind != OF_8_WHOLE && k == 0 && r < 16 * R; r++)
         UNROLLED(s, S) store_floats(totals[r] + s * LANES, no_floats());
     for (; k < end; first = 1) {
         const int64_t until = least((g + 1) * w->group, end), place = code_place(x, row, k);
-        const int64_t at = w->group > NEAR ? here / 2 : (here / 2 + g) % 2;
+        const int64_t at = w->group > NEAR ? here / 2 : 0; /* `last` is scaled before they are stored */
         const int64_t group_at = g * x->rows + row;
         const int has_low = kind != OF_8_WHOLE && any_low(x, row, g, R);
         if (last->low) scale_all(last, S, kind);
         last->at_once = (16 * x->step - 1) / (S * (until - k)) + 1;
-        dot_tiles(x, x->high + place, codes + k * LANES, until - k, first, to->upper[at], also, &these, R,
-                  S, kind);
+        dot_tiles(x, x->high + place, from + k * LANES, until - k, first, to->upper[at],
+                  beside_products(S, kind), &these, R, S, kind);
         if (has_low)
-            dot_tiles(x, x->low + place, codes + k * LANES, until - k, first, to->lower[at], nothing,
+            dot_tiles(x, x->low + place, from + k * LANES, until - k, first, to->lower[at], nothing,
                       NULL, R, S, kind);
-        scale_all(last, S, kind);
         k = until;
         if (k < (g + 1) * w->group) break;
         *last = (scaling){.upper = to->upper[at], .lower = to->lower[at], .totals = totals,
@@ -186,7 +191,7 @@ INLINE void dot_groups(const packed *w, const activations *x, int64_t row, int64
             last->to.place += here * LANES, last->to.outputs -= here * LANES;
         }
         UNROLLED(s, S) {
-            const int64_t of = ((panel + s) * x->groups + g) * LANES;
+            const int64_t of = ((panel + here + s) * x->groups + g) * LANES;
             last->scales[s] = load_numbers(w->scales, of, w->scale_type);
             last->zeros[s] = w->zeros ? widened((const uint8_t *)w->zeros + of) : splat(128);
         }
@@ -203,17 +208,13 @@ INLINE void block(const packed *w, const activations *x, int64_t row, int64_t pa
     const int64_t group = w->group, several = group < NEAR ? NEAR / group : 1, left = count & ~1;
     for (int64_t k = 0, end, g = 0; k < w->inputs; k = end, g = k / group) {
         end = group > NEAR ? least(k + NEAR, (g + 1) * group) : least((g + several) * group, w->inputs);
-#define PANELS(S, n, beside) \
-    dot_groups(w, x, row, panel + (n), n, k, end, g, codes + (n) * w->inputs * LANES, to, beside, R, S, kind)
         for (int64_t n = 0; n < left; n += 2)
-            PANELS(2, n, kind == OF_4 ? beside_two_of_4 : kind == OF_8 ? beside_two_of_8
-                                                                       : beside_two_of_8_whole);
+            dot_groups(w, x, row, panel, n, k, end, g, codes, to, R, 2, kind);
         scale_all(&to->last, 2, kind);
-        if (left == count) continue;
-        PANELS(1, left, kind == OF_4 ? beside_one_of_4 : kind == OF_8 ? beside_one_of_8
-                                                                      : beside_one_of_8_whole);
-        scale_all(&to->last, 1, kind);
-#undef PANELS
+        if (left < count) {
+            dot_groups(w, x, row, panel, left, k, end, g, codes, to, R, 1, kind);
+            scale_all(&to->last, 1, kind);
+        }
     }
 }
 

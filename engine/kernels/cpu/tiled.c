@@ -64,13 +64,10 @@ INLINE floats offsets(const uint16_t *bias, int64_t count) {
 /* sums of 32 rows by 32 outputs, of which `here` are left, to bfloat16 out [32][apart]. */
 INLINE void round_sums(const float *sums, const uint16_t *bias, int64_t here, uint16_t *out,
                        int64_t apart) {
-    const __mmask32 lanes = here >= 32 ? 0xffffffff : (1u << here) - 1;
     const floats first = offsets(bias, here), second = offsets(bias ? bias + 16 : NULL, here - 16);
     for (int64_t row = 0; row < 32; row++, out += apart) {
         const float *from = sums + row / 16 * 512 + row % 16 * 16;
-        const __m512i both = _mm512_castsi256_si512(to_bfloat16s(load_floats(from) + first));
-        const __m256i other = to_bfloat16s(load_floats(from + 256) + second);
-        _mm512_mask_storeu_epi16(out, lanes, _mm512_inserti64x4(both, other, 1));
+        write_two(out, 0, here, load_floats(from) + first, load_floats(from + 256) + second, BF16);
     }
 }
 

@@ -222,6 +222,19 @@ INLINE void write_lanes(void *to, int64_t place, int64_t count, floats from, int
                                  _mm512_cvtps_ph(from, _MM_FROUND_TO_NEAREST_INT));
 }
 
+/* The first `count` numbers of two vectors, or all: of bfloat16 as one line. */
+INLINE void write_two(void *to, int64_t place, int64_t count, floats first, floats second, int type) {
+    if (type == BF16) {
+        const __mmask32 lanes = count >= 32 ? 0xffffffff : (1u << count) - 1;
+        const __m512i both = _mm512_castsi256_si512(to_bfloat16s(first));
+        _mm512_mask_storeu_epi16((uint16_t *)to + place, lanes,
+                                 _mm512_inserti64x4(both, to_bfloat16s(second), 1));
+        return;
+    }
+    write_lanes(to, place, count, first, type);
+    if (count > LANES) write_lanes(to, place + LANES, count - LANES, second, type);
+}
+
 /* The numbers of two inputs, each of 16 outputs, as right operands. */
 INLINE void store_inputs(element *to, floats first, floats second) {
 #if FLOATS
