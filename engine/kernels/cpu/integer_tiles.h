@@ -64,11 +64,12 @@ typedef struct {
 } target;
 
 /* Sums of a group, of which the rows from `row` to before `end` are still to be scaled, as many
- * `at_once` as that takes no longer than a product of tiles, and added to the totals; or, OF_8_WHOLE, put
- * where they belong. */
+ * `at_once` as that takes no longer than a product of tiles, and added to the totals of the groups before;
+ * or, OF_8_WHOLE, put where they belong. */
 typedef struct {
     const int32_t (*upper)[2 * LANES], (*lower)[2 * LANES];
     float (*totals)[BETWEEN];
+    __mmask16 before; /* 0: there is no group before */
     const float *x_scales;
     const int32_t *x_sums;
     const uint8_t *low; /* NULL: no row has any */
@@ -98,14 +99,14 @@ INLINE void write_row(const target *to, int64_t r, const floats *from, const int
 INLINE void scale_row(const scaling *of, int64_t r, const int S, const int kind, const int is_low) {
     floats total[2];
     UNROLLED(s, S) {
-        float *before = of->totals[r] + s * LANES;
+        float *to = of->totals[r] + s * LANES;
         ints sum = load_ints(of->upper[r] + s * LANES);
         if (is_low && of->low[r]) sum = joined(sum, load_ints(of->lower[r] + s * LANES));
         if (kind != OF_4) sum = minus(sum, times(of->zeros[s], splat(of->x_sums[r])));
         const floats found = scaled(as_floats(sum), of->scales[s]);
-        total[s] = plus_scaled(kind == OF_8_WHOLE ? no_floats() : load_floats(before), found,
-                               of->x_scales[r]);
-        if (kind != OF_8_WHOLE) store_floats(before, total[s]);
+        total[s] = kind == OF_8_WHOLE ? no_floats() : _mm512_maskz_loadu_ps(of->before, to);
+        total[s] = plus_scaled(total[s], found, of->x_scales[r]);
+        if (kind != OF_8_WHOLE) store_floats(to, total[s]);
     }
     if (kind == OF_8_WHOLE) write_row(&of->to, r, total, S);
 }
@@ -156,24 +157,26 @@ INLINE void dot_tiles(const activations *x, const int8_t *from, const uint8_t *c
 }
 
 /* Inputs k to `end`, of group g or of it and the next ones, of 16 * R rows by the S panels from number
- * `here` on of a chunk, whose first one is `panel`. A group's sums are scaled while the next products are
- * under way: OF_8_WHOLE, which has no other group, those of the next panels. */
+ * `here` on of a chunk, whose first one is `panel`. lows: which of these groups have low parts, as bits.
+ * A group's sums are scaled while the next products are under way: OF_8_WHOLE, which has no other group,
+ * those of the next panels. */
 INLINE void dot_groups(const packed *w, const activations *x, int64_t row, int64_t panel,
-                       int64_t here, int64_t k, int64_t end, int64_t g, const uint8_t *codes,
-                       results *to, const int R, const int S, const int kind) {
+                       int64_t here, int64_t k, int64_t end, int64_t g, uint32_t lows,
+                       const uint8_t *codes, results *to, const int R, const int S, const int kind) {
     besides these = {.next = to->next};
     scaling *last = &these.last;
+    target rest = to->to;
     float(*totals)[BETWEEN] = (float(*)[BETWEEN])(to->totals[0] + here * LANES);
     const uint8_t *from = codes + here * w->inputs * LANES;
     int first = k == g * w->group;
+    rest.place += here * LANES, rest.outputs -= here * LANES;
     if (kind == OF_8_WHOLE) *last = to->last;
-    for (int r = 0; kind != OF_8_WHOLE && k == 0 && r < 16 * R; r++)
-        UNROLLED(s, S) store_floats(totals[r] + s * LANES, no_floats());
-    for (; k < end; first = 1) {
+    else last->row = last->end = 0, last->low = NULL;
+    for (; k < end; first = 1, lows >>= 1) {
         const int64_t until = least((g + 1) * w->group, end), place = code_place(x, row, k);
         const int64_t at = w->group > NEAR ? here / 2 : 0; /* `last` is scaled before they are stored */
         const int64_t group_at = g * x->rows + row;
-        const int has_low = kind != OF_8_WHOLE && any_low(x, row, g, R);
+        const int has_low = kind != OF_8_WHOLE && lows & 1;
         if (last->low) scale_all(last, S, kind);
         last->at_once = (16 * x->step - 1) / (S * (until - k)) + 1;
         dot_tiles(x, x->high + place, from + k * LANES, until - k, first, to->upper[at],
@@ -183,22 +186,26 @@ INLINE void dot_groups(const packed *w, const activations *x, int64_t row, int64
                       NULL, R, S, kind);
         k = until;
         if (k < (g + 1) * w->group) break;
-        *last = (scaling){.upper = to->upper[at], .lower = to->lower[at], .totals = totals,
-                          .x_scales = x->scales + group_at, .x_sums = x->sums + group_at,
-                          .low = has_low ? x->has_low + group_at : NULL, .end = 16 * R};
-        if (kind == OF_8_WHOLE) {
-            last->to = to->to;
-            last->to.place += here * LANES, last->to.outputs -= here * LANES;
-        }
+        last->upper = to->upper[at], last->lower = to->lower[at], last->totals = totals;
+        last->x_scales = x->scales + group_at, last->x_sums = x->sums + group_at;
+        last->low = has_low ? x->has_low + group_at : NULL, last->row = 0, last->end = 16 * R;
+        if (kind == OF_8_WHOLE) last->to = rest;
+        else last->before = g ? 0xffff : 0;
         UNROLLED(s, S) {
             const int64_t of = ((panel + here + s) * x->groups + g) * LANES;
             last->scales[s] = load_numbers(w->scales, of, w->scale_type);
-            last->zeros[s] = w->zeros ? widened((const uint8_t *)w->zeros + of) : splat(128);
+            if (kind != OF_4)
+                last->zeros[s] = w->zeros ? widened((const uint8_t *)w->zeros + of) : splat(128);
         }
         g++;
     }
     if (kind == OF_8_WHOLE) to->last = *last;
     else scale_all(last, S, kind);
+    for (int r = 0; kind != OF_8_WHOLE && end == w->inputs && r < 16 * R; r++) {
+        floats all[2];
+        UNROLLED(s, S) all[s] = load_floats(totals[r] + s * LANES);
+        write_row(&rest, r, all, S);
+    }
     to->next = these.next;
 }
 
@@ -208,11 +215,14 @@ INLINE void block(const packed *w, const activations *x, int64_t row, int64_t pa
     const int64_t group = w->group, several = group < NEAR ? NEAR / group : 1, left = count & ~1;
     for (int64_t k = 0, end, g = 0; k < w->inputs; k = end, g = k / group) {
         end = group > NEAR ? least(k + NEAR, (g + 1) * group) : least((g + several) * group, w->inputs);
+        uint32_t lows = 0; /* of at most NEAR / 32 groups */
+        for (int64_t n = g; kind != OF_8_WHOLE && n * group < end; n++)
+            lows |= (uint32_t)(any_low(x, row, n, R) != 0) << (n - g);
         for (int64_t n = 0; n < left; n += 2)
-            dot_groups(w, x, row, panel, n, k, end, g, codes, to, R, 2, kind);
+            dot_groups(w, x, row, panel, n, k, end, g, lows, codes, to, R, 2, kind);
         scale_all(&to->last, 2, kind);
         if (left < count) {
-            dot_groups(w, x, row, panel, left, k, end, g, codes, to, R, 1, kind);
+            dot_groups(w, x, row, panel, left, k, end, g, lows, codes, to, R, 1, kind);
             scale_all(&to->last, 1, kind);
         }
     }
@@ -234,10 +244,6 @@ INLINE void chunk(const packed *w, const activations *x, int64_t rows, int64_t p
         found.to = (target){y, row * w->outputs + start, w->outputs, here, outputs, type};
         if (here > 16) block(w, x, row, panel, count, codes, &found, 2, kind);
         else block(w, x, row, panel, count, codes, &found, 1, kind);
-        for (int64_t r = 0; kind != OF_8_WHOLE && r < here; r++)
-            for (int64_t n = 0; n < count; n++)
-                write_lanes(y, found.to.place + r * w->outputs + n * LANES, outputs - n * LANES,
-                            load_floats(found.totals[r] + n * LANES), type);
     }
 }
 
