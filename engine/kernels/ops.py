@@ -14,7 +14,6 @@ from torch import Tensor
 
 from engine.kernels.cpu import elementwise
 from engine.kernels.cpu.check import library
-from engine.kernels.cpu.elementwise import WIDEST
 from engine.kernels.cpu.elementwise import HeadNorms as HeadNorms
 from engine.kernels.cpu.library import FORMATS
 from engine.kernels.triton.support import is_usable
@@ -103,7 +102,7 @@ def _fits(x: Tensor, *others: Tensor) -> bool:
 
 def _heads_fit(heads: Tensor, *others: Tensor) -> bool:
     """The same for `rotate_heads`."""
-    return heads.stride(2) == 1 and heads.shape[2] <= WIDEST and _fits(heads, *others)
+    return heads.stride(2) == 1 and _fits(heads, *others)
 
 
 def _normed(x: Tensor, eps: float) -> Tensor:

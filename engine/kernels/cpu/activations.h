@@ -36,14 +36,6 @@ INLINE int64_t code_place(const activations *to, int64_t row, int64_t input) {
     return row / 16 * 16 * to->inputs + (input - within) * 16 + row % 16 * step + within;
 }
 
-/* LANES numbers of x from `place` on, or the `left` that there are and zeros. */
-INLINE floats numbers_at(const void *x, int64_t place, int64_t left, int type) {
-    if (left >= LANES) return load_numbers(x, place, type);
-    float some[LANES] = {0};
-    read_floats(some, x, place, left, type);
-    return load_floats(some);
-}
-
 /* Group g of a row of x, whose type is `type`. A group of zeros stays zero; where a number is not
  * finite the scale is not, and so the result. What a last vector has beyond the group is written
  * where the next one, or APART, is. */

@@ -98,7 +98,7 @@ static void join(found *to, const found *with, int64_t width) {
         return;
     }
     const float largest = with->largest > to->largest ? with->largest : to->largest;
-    const float ours = power(to->largest - largest), theirs = power(with->largest - largest);
+    const float ours = power_of(to->largest - largest), theirs = power_of(with->largest - largest);
     to->largest = largest;
     to->total = ours * to->total + theirs * with->total;
     for (int64_t d = 0; d < width; d++) to->sum[d] = ours * to->sum[d] + theirs * with->sum[d];
@@ -110,8 +110,8 @@ static void finish(const job *j, const share *of, int64_t row, found *one) {
     const int64_t place = j->step->first_rows[of->request] + token_of(of, row);
     if (j->sinks) {
         const float sink = j->sinks[head], largest = sink > one->largest ? sink : one->largest;
-        const float ours = power(one->largest - largest);
-        one->total = ours * one->total + power(sink - largest);
+        const float ours = power_of(one->largest - largest);
+        one->total = ours * one->total + power_of(sink - largest);
         for (int64_t d = 0; d < width; d++) one->sum[d] *= ours;
     }
     for (int64_t d = 0; d < width; d++) one->sum[d] /= one->total;

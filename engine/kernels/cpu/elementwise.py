@@ -10,9 +10,6 @@ from torch import Tensor
 from engine.kernels.cpu.library import TYPES, Library
 from engine.kernels.cpu.workspace import workspace
 
-WIDEST = 512
-"""Head that `rotate_heads` takes: elementwise.c."""
-
 
 class HeadNorms(NamedTuple):
     """RMSNorm of each head: weights [D] of the first `num_queries` heads and of the keys'."""

@@ -63,6 +63,28 @@ INLINE void write_floats(void *to, int64_t place, const float *from, int64_t cou
     }
 }
 
+/* LANES numbers of x from `place` on, or the `left` that there are and zeros. */
+INLINE floats numbers_at(const void *x, int64_t place, int64_t left, int type) {
+    if (left >= LANES) return load_numbers(x, place, type);
+    float some[LANES] = {0};
+    read_floats(some, x, place, left, type);
+    return load_floats(some);
+}
+
+/* The other way round: the first `left` of `from`, or all. is_exact: else the smallest numbers may become
+ * 0 in bfloat16, which takes the processor a sixth of the time. */
+INLINE void put_numbers(void *to, int64_t place, int64_t left, floats from, int type, const int is_exact) {
+    float some[LANES];
+    if (left < LANES) {
+        store_floats(some, from);
+        write_floats(to, place, some, left, type);
+    } else if (type == F32) {
+        store_floats((float *)to + place, from);
+    } else {
+        store_16_bits((uint16_t *)to + place, from, type, is_exact);
+    }
+}
+
 /* Largest magnitude; NaN where there is one. As bits, in whose order NaN is above infinity. */
 INLINE float largest_of(const float *x, int64_t count) {
     uint32_t found = 0;
@@ -77,23 +99,24 @@ INLINE float largest_of(const float *x, int64_t count) {
     return result;
 }
 
-/* e^x from 2^-126 on, infinity from 2^127.5 on (the polynomial of Cephes' expf): a loop of it
- * becomes vectors. The same on every processor. */
-INLINE float power(float x) {
-    x = x < -87.0f ? -87.0f : x > 89.0f ? 89.0f : x;
-    const float near = 12582912.0f; /* whose last bit is one */
-    const float shifted = __builtin_fmaf(x, 1.44269504f, near), whole = shifted - near;
-    float rest = __builtin_fmaf(whole, -0.693359375f, x), sum = 1.9875691500e-4f, two;
-    rest = __builtin_fmaf(whole, 2.12194440e-4f, rest);
-    sum = __builtin_fmaf(sum, rest, 1.3981999507e-3f);
-    sum = __builtin_fmaf(sum, rest, 8.3334519073e-3f);
-    sum = __builtin_fmaf(sum, rest, 4.1665795894e-2f);
-    sum = __builtin_fmaf(sum, rest, 1.6666665459e-1f);
-    sum = __builtin_fmaf(sum, rest, 5.0000001201e-1f);
-    sum = __builtin_fmaf(sum, rest * rest, rest) + 1.0f;
-    uint32_t bits;
-    memcpy(&bits, &shifted, sizeof bits);
-    bits = (bits - 0x4b400000u + 127u) << 23;
-    memcpy(&two, &bits, sizeof two);
-    return sum * two;
+/* e^x from 2^-126 on, infinity from 2^127.5 on (the polynomial of Cephes' expf). The same on every
+ * processor. */
+INLINE floats power(floats x) {
+    x = smaller(splat_float(89.0f), larger(splat_float(-87.0f), x));
+    const floats near = splat_float(12582912.0f); /* whose last bit is one */
+    const floats shifted = product_plus(x, splat_float(1.44269504f), near), whole = less(shifted, near);
+    const floats rest = plus_scaled(plus_scaled(x, whole, -0.693359375f), whole, 2.12194440e-4f);
+    const floats square = scaled(rest, rest), one = splat_float(1.0f);
+    floats sum = product_plus(rest, splat_float(1.9875691500e-4f), splat_float(1.3981999507e-3f));
+    const floats middle = product_plus(rest, splat_float(8.3334519073e-3f), splat_float(4.1665795894e-2f));
+    const floats low = product_plus(rest, splat_float(1.6666665459e-1f), splat_float(5.0000001201e-1f));
+    sum = product_plus(product_plus(sum, square, middle), square, low);
+    sum = product_plus(sum, square, plus_scaled(rest, one, 1.0f));
+    return scaled(sum, from_bits(exponents(minus(bits_of(shifted), splat(0x4b400000 - 127)))));
+}
+
+INLINE float power_of(float x) {
+    float all[LANES];
+    store_floats(all, power(splat_float(x)));
+    return all[0];
 }

@@ -141,9 +141,11 @@ INLINE void weigh(const pages *p, float softcap, const keys *k, float *scores, i
     if (p->keys.scales)
         for (int64_t l = from; l < until; l++) scores[l] *= k->key_scale[l];
     if (softcap > 0) {
-        const float cap = softcap, twice = 2.0f / cap;
-        for (int64_t l = from; l < until; l++)
-            scores[l] = cap - 2.0f * cap / (1.0f + power(scores[l] * twice));
+        const floats cap = splat_float(softcap), one = splat_float(1.0f), two = splat_float(2.0f);
+        for (int64_t l = from; l < until; l += LANES) {
+            const floats e = power(scaled(load_floats(scores + l), splat_float(2.0f / softcap)));
+            store_floats(scores + l, less(cap, quotient(scaled(cap, two), plus_scaled(one, e, 1.0f))));
+        }
     }
     for (int64_t l = from; l < first; l++) scores[l] = -INFINITY;
     for (int64_t l = end; l < until; l++) scores[l] = -INFINITY;
@@ -152,13 +154,13 @@ INLINE void weigh(const pages *p, float softcap, const keys *k, float *scores, i
         return;
     }
     const float largest = largest_score(scores + from, until - from);
-    for (int64_t l = from; l < until; l++) { /* below, they would be too small for normal numbers */
-        const float below = scores[l] - largest;
-        scores[l] = below < -87.0f ? 0.0f : power(below);
-    }
     floats sum = no_floats();
-    for (int64_t l = from; l < until; l += LANES)
-        sum = plus_product(sum, load_floats(scores + l), splat_float(1.0f));
+    for (int64_t l = from; l < until; l += LANES) {
+        const floats below = less(load_floats(scores + l), splat_float(largest));
+        const floats e = none_below(-87.0f, below, power(below)); /* too small for a normal number */
+        store_floats(scores + l, e);
+        sum = plus_scaled(sum, e, 1.0f);
+    }
     to->largest = largest;
     to->total = _mm_cvtss_f32(sums_of_four(sum, sum, sum, sum));
     if (p->values.scales)

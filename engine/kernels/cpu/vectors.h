@@ -77,10 +77,14 @@ INLINE ints size_bits(floats a) {
     return _mm512_and_si512(_mm512_castps_si512(a), splat(0x7fffffff));
 }
 INLINE floats from_bits(ints a) { return _mm512_castsi512_ps(a); }
+INLINE ints bits_of(floats a) { return _mm512_castps_si512(a); }
+INLINE ints exponents(ints a) { return _mm512_slli_epi32(a, 23); }
 INLINE floats no_floats(void) { return _mm512_setzero_ps(); }
 INLINE floats as_floats(ints a) { return _mm512_cvtepi32_ps(a); }
 INLINE floats scaled(floats a, floats b) { return _mm512_mul_ps(a, b); }
 INLINE floats less(floats a, floats b) { return _mm512_sub_ps(a, b); }
+INLINE floats product_plus(floats a, floats b, floats sum) { return _mm512_fmadd_ps(a, b, sum); }
+INLINE floats quotient(floats a, floats b) { return _mm512_div_ps(a, b); }
 INLINE floats plus_scaled(floats sum, floats a, float b) {
     return _mm512_fmadd_ps(a, _mm512_set1_ps(b), sum);
 }
@@ -90,7 +94,13 @@ INLINE floats plus_product(floats sum, floats a, floats b) {
     __asm__("vfmadd231ps %2, %1, %0" : "+v"(sum) : "v"(a), "v"(b));
     return sum;
 }
-INLINE floats larger(floats a, floats b) { return _mm512_max_ps(a, b); } /* b where a is NaN */
+/* b where one of them is NaN */
+INLINE floats larger(floats a, floats b) { return _mm512_max_ps(a, b); }
+INLINE floats smaller(floats a, floats b) { return _mm512_min_ps(a, b); }
+/* 0 where `of` is below the limit */
+INLINE floats none_below(float limit, floats of, floats a) {
+    return _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(of, _mm512_set1_ps(limit), _CMP_NLT_UQ), a);
+}
 INLINE floats splat_float(float value) { return _mm512_set1_ps(value); }
 INLINE floats load_floats(const float *from) { return _mm512_loadu_ps(from); }
 INLINE void store_floats(float *to, floats a) { _mm512_storeu_ps(to, a); }
@@ -131,6 +141,12 @@ INLINE __m256i to_bfloat16s(floats a) {
 #else
     return rounded_bfloat16s(a);
 #endif
+}
+INLINE void store_16_bits(uint16_t *to, floats a, int type, const int is_exact) {
+    const __m256i found = type == F16 ? _mm512_cvtps_ph(a, _MM_FROUND_TO_NEAREST_INT)
+                          : is_exact  ? rounded_bfloat16s(a)
+                                      : to_bfloat16s(a);
+    _mm256_storeu_si256((__m256i *)to, found);
 }
 INLINE __m256 folded(floats a) {
     return _mm256_add_ps(_mm512_castps512_ps256(a), _mm512_extractf32x8_ps(a, 1));
@@ -206,16 +222,25 @@ HALVES(ints, truncated, (floats a), _mm256_cvttps_epi32(a.half[h]))
 HALVES(ints, size_bits, (floats a),
        _mm256_and_si256(_mm256_castps_si256(a.half[h]), _mm256_set1_epi32(0x7fffffff)))
 HALVES(floats, from_bits, (ints a), _mm256_castsi256_ps(a.half[h]))
+HALVES(ints, bits_of, (floats a), _mm256_castps_si256(a.half[h]))
+HALVES(ints, exponents, (ints a), _mm256_slli_epi32(a.half[h], 23))
 HALVES(floats, no_floats, (void), _mm256_setzero_ps())
 HALVES(floats, as_floats, (ints a), _mm256_cvtepi32_ps(a.half[h]))
 HALVES(floats, scaled, (floats a, floats b), _mm256_mul_ps(a.half[h], b.half[h]))
 HALVES(floats, less, (floats a, floats b), _mm256_sub_ps(a.half[h], b.half[h]))
+HALVES(floats, product_plus, (floats a, floats b, floats sum),
+       _mm256_fmadd_ps(a.half[h], b.half[h], sum.half[h]))
+HALVES(floats, quotient, (floats a, floats b), _mm256_div_ps(a.half[h], b.half[h]))
 HALVES(floats, plus_scaled, (floats sum, floats a, float b),
        _mm256_fmadd_ps(a.half[h], _mm256_set1_ps(b), sum.half[h]))
 HALVES(floats, plus_product, (floats sum, floats a, floats b),
        _mm256_fmadd_ps(a.half[h], b.half[h], sum.half[h]))
-/* b where a is NaN */
+/* b where one of them is NaN */
 HALVES(floats, larger, (floats a, floats b), _mm256_max_ps(a.half[h], b.half[h]))
+HALVES(floats, smaller, (floats a, floats b), _mm256_min_ps(a.half[h], b.half[h]))
+/* 0 where `of` is below the limit */
+HALVES(floats, none_below, (float limit, floats of, floats a),
+       _mm256_and_ps(_mm256_cmp_ps(of.half[h], _mm256_set1_ps(limit), _CMP_NLT_UQ), a.half[h]))
 HALVES(floats, splat_float, (float value), _mm256_set1_ps(value))
 HALVES(floats, load_floats, (const float *from), _mm256_loadu_ps(from + 8 * h))
 INLINE void store_floats(float *to, floats a) {
@@ -246,6 +271,22 @@ HALVES(floats, even_bfloat16s, (bytes both),
        _mm256_castsi256_ps(_mm256_slli_epi32(both.half[h], 16)))
 HALVES(floats, odd_bfloat16s, (bytes both),
        _mm256_castsi256_ps(_mm256_and_si256(both.half[h], _mm256_set1_epi32(-65536))))
+INLINE __m128i rounded_bfloat16s(__m256 a) {
+    const __m256i bits = _mm256_castps_si256(a), one = _mm256_set1_epi32(1);
+    const __m256i half = _mm256_add_epi32(_mm256_and_si256(_mm256_srli_epi32(bits, 16), one),
+                                          _mm256_set1_epi32(0x7fff));
+    const __m256i rounded = _mm256_srli_epi32(_mm256_add_epi32(bits, half), 16);
+    const __m256i is_nan = _mm256_castps_si256(_mm256_cmp_ps(a, a, _CMP_UNORD_Q));
+    const __m256i all = _mm256_blendv_epi8(rounded, _mm256_set1_epi32(0x7fc0), is_nan);
+    return _mm_packus_epi32(_mm256_castsi256_si128(all), _mm256_extracti128_si256(all, 1));
+}
+INLINE void store_16_bits(uint16_t *to, floats a, int type, const int is_exact) {
+    UNROLLED(h, 2) {
+        const __m128i found = type == BF16 ? rounded_bfloat16s(a.half[h])
+                                           : _mm256_cvtps_ph(a.half[h], _MM_FROUND_TO_NEAREST_INT);
+        _mm_storeu_si128((__m128i *)(to + 8 * h), found);
+    }
+}
 INLINE __m256 folded(floats a) { return _mm256_add_ps(a.half[0], a.half[1]); }
 
 #else
