@@ -1,5 +1,6 @@
 /* The operations between the products, on rows of 16-bit numbers: each in one pass or two, float32
- * inside, rounded once. What a row comes to depends on no other, nor on threads or the processor.
+ * inside, rounded once. What a row comes to depends on no other, nor on threads or, but for numbers too
+ * small to be normal, the processor.
  */
 #include <math.h>
 
