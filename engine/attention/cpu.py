@@ -249,6 +249,10 @@ class CPUAttention:
         is_compiled = self._few.num_requests + self._many.num_requests == own
         return layer in self._compiled and is_compiled and (batch.is_decode or own == 1)
 
+    def attends_alike(self, tokens: int, others: int) -> bool:
+        """Whether the same compiled code attends for requests of so many tokens in a step."""
+        return (tokens < self._few_tokens) == (others < self._few_tokens)
+
     @property
     def are_all_repeatable(self) -> bool:
         return all(self.is_repeatable(layer) for layer in self.caches)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -117,6 +118,19 @@ def pad(batch: Batch, size: int) -> Batch:
         block_tables=[*batch.block_tables, *([] for _ in range(extra))],
         block_size=batch.block_size,
         fixed_shape=True,
+    )
+
+
+def with_rows(batch: Batch, rows: int) -> Batch:
+    """A batch, on the host, whose tensors have so many rows, at least its tokens."""
+    extra = rows - batch.num_tokens
+    if not extra:
+        return batch
+    return dataclasses.replace(
+        batch,
+        input_ids=_filled(batch.input_ids, extra, 0),
+        positions=_filled(batch.positions, extra, 0),
+        slot_mapping=_filled(batch.slot_mapping, extra, -1),
     )
 
 

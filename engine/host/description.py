@@ -23,7 +23,7 @@ from engine.models.layers.experts import QuantizedExperts
 from engine.models.loader import LoadedModel
 from engine.numerics.scheme import scheme_of
 from engine.runner.model_runner import ModelRunner
-from engine.runner.recording import MOST_ROWS, MOST_TOKENS
+from engine.runner.recording import MOST_ROWS
 from engine.snapshot import MemoryPlan, ModelInfo
 from engine.speculation.proposer import Proposer
 from engine.text.tokenizer import Tokenizer
@@ -144,7 +144,8 @@ def with_steps(info: ModelInfo, runner: ModelRunner, proposer: Proposer | None) 
         kernels[_ATTENTION] = attention
     if runner.recordings is not None:
         kernels["decode"] = f"Replayed for up to {MOST_ROWS} requests"
-        kernels["prompt"] = f"Replayed for up to {MOST_TOKENS} tokens of one request"
+        most = runner.recordings.most_tokens
+        kernels["prompt"] = f"Replayed for up to {most:,} tokens of one request"
     notices = [text for text in info.notices if not text.startswith(_NO_GRAPHS)]
     for name, graphs in captured.items():
         if graphs is not None and graphs.summary:

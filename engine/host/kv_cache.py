@@ -94,7 +94,7 @@ def capture_steps(
     of_drafts = 0 if proposer is None else longest
     runner.capture(sizes_for(most_rows(config)), config.block_size, of_drafts, taps)
     if runner.recordings is not None and taps is None:
-        progress("Recording short prompts", 0, 0)
+        progress("Recording prompts", 0, 0)
         runner.recordings.prepare(config.block_size, config.max_model_len)
     if draft is not None:
         draft.capture(sizes_for(DRAFT_ROWS * config.max_num_seqs), config.block_size, longest)

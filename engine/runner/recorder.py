@@ -8,6 +8,7 @@ such reads; experts that are chosen in Python are read unseen.
 
 from __future__ import annotations
 
+import ctypes
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -31,9 +32,9 @@ _SHAPED_BY_NUMBERS = ("nonzero", "masked_select", "unique", "repeat_interleave",
 
 _ALLOCATES = ("empty", "new_empty")
 
-_BEAT_S = 0.1
+_BEAT_S, _BEAT_LAYERS = 0.1, 4
 """Of layers, after which a replay tells whom `report_layers` named: not of each of them, for that
-ends a row of compiled calls."""
+ends a row of compiled calls. And so many layers after which it does, where no time is known."""
 
 Call = tuple[Callable[..., object], tuple[Any, ...], Mapping[str, Any]]
 
@@ -57,13 +58,18 @@ class _Kind(NamedTuple):
 class Recorder(TorchDispatchMode):
     """Listens, inside its `with`, to what this thread computes."""
 
-    def __init__(self, native: Library | None) -> None:
+    def __init__(
+        self, native: Library | None, is_dry: bool = False, memory: Sequence[Tensor] = ()
+    ) -> None:
         super().__init__()
-        self._native = native
+        self._native, self.is_dry = native, is_dry
         self.calls: list[Call | list[CompiledCall]] = []  # compiled ones in a row together
-        self.memory: list[Tensor] = []  # compiled code knows addresses alone
+        self.memory = [*memory]  # compiled code knows addresses alone
         self.operands: list[Any] = []  # the same of what torch would have kept
-        self._by_size: dict[int, list[Tensor]] = {}  # of these, what can be used again
+        self._by_size: dict[int, list[Tensor]] = {}  # of the memory, what can be used again
+        for one in memory:
+            if one.dtype is torch.uint8 and one.dim() == 1:
+                self._by_size.setdefault(one.nbytes, []).append(one)
         # what the step itself holds of each, by address
         self._held: dict[int, list[ReferenceType[Tensor]]] = {}
         self._is_paused = False
@@ -95,7 +101,7 @@ class Recorder(TorchDispatchMode):
         finally:
             self._is_paused = before
 
-    def keep(self, result: Tensor) -> Tensor:
+    def keep(self, result: Tensor, has_numbers: bool = True) -> Tensor:
         """`result`, in memory that nothing reads any more if there is some of its size."""
         if not result.is_contiguous():
             self.memory.append(result)
@@ -103,7 +109,8 @@ class Recorder(TorchDispatchMode):
         alike = self._by_size.setdefault(result.nbytes, [])
         free = next(filter(self._is_free, alike), None)
         if free is not None:
-            return self._hold(free.view(result.dtype).view(result.shape).copy_(result))
+            kept = free.view(result.dtype).view(result.shape)
+            return self._hold(kept.copy_(result) if has_numbers else kept)
         memory = result.reshape(-1).view(torch.uint8)
         self.memory.append(memory)
         alike.append(memory)
@@ -125,7 +132,8 @@ class Recorder(TorchDispatchMode):
 
     def _is_free(self, memory: Tensor) -> bool:
         place = _memory_of(memory)
-        self._held[place] = alive = [one for one in self._held[place] if one() is not None]
+        held = self._held.get(place, [])
+        self._held[place] = alive = [one for one in held if one() is not None]
         return not alive
 
     def _noted(self, function: Any, args: Any, kwargs: Mapping[str, Any], result: Any) -> Any:
@@ -142,7 +150,7 @@ class Recorder(TorchDispatchMode):
             return result
         if kind.may_view and self._are_views(results, args):
             return result
-        kept = [self.keep(one) for one in results]
+        kept = [self.keep(one, not kind.allocates) for one in results]
         if not kind.allocates and not self._is_added(function, args, kwargs, kept[0]):
             given, named, out = self.held((args, kwargs, kept))
             if kind.into is not None:
@@ -250,7 +258,8 @@ class _Attention:
         recorder = self._recorder
         if isinstance(self._backend, CPUAttention) and self._backend.is_repeatable(layer):
             now = time.perf_counter()
-            if now - self._told > _BEAT_S:
+            is_due = layer % _BEAT_LAYERS == 0 if recorder.is_dry else now - self._told > _BEAT_S
+            if is_due:
                 self._told = now
                 recorder.calls.append((before_layer, (), {}))
             return compute(layer, *args)
@@ -267,21 +276,24 @@ class _Attention:
 
 
 def record(
-    compute: Callable[[], Tensor], backend: AttentionBackend, workspace: Workspace
+    compute: Callable[[], Tensor], backend: AttentionBackend, workspace: Workspace,
+    tokens: ctypes.c_int64, is_dry: bool = False, memory: Sequence[Tensor] = (),
 ) -> tuple[Tensor, list[Call], list[Tensor]]:
     """The result of `compute`, whose attention is that of `backend`; calls that compute it again in
-    the same place once `workspace` is prepared for the step, and the memory that they use. Raises
+    the same place once `workspace` is prepared for the step, and the memory that they use. tokens:
+    of the step; compiled calls compute as many as it then says. is_dry: compiled code is not
+    called, and the result is anything. memory: of another recording, to be used as well. Raises
     UnrecordableError."""
     native = library()  # which is checked, at the first call, by calls that nobody is to hear
-    recorder = Recorder(native)
+    recorder = Recorder(native, is_dry, memory)
     attention = active(_Attention(backend, recorder))
-    with attention, listen(recorder.note_compiled), use(workspace), recorder:
+    with attention, listen(recorder.note_compiled, is_dry), use(workspace), recorder:
         result = compute()
     calls: list[Call] = []
     for one in recorder.calls:
         if isinstance(one, list):
             assert native is not None
-            calls.append((*as_one(native, one, workspace, recorder.operands), {}))
+            calls.append((*as_one(native, one, workspace, tokens, recorder.operands), {}))
         else:
             calls.append(one)
     return result, calls, recorder.memory

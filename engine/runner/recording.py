@@ -10,15 +10,16 @@ code without Python between them (`engine.kernels.cpu.replay`).
                  launched, and listened to
     later ones   [ inputs copied ] [ call | compiled calls | ... ] [ logits ]
 
-Prompts have any number of tokens. Where products compute in tiles, they are padded to whole ones
-(`filled_size`), so that a few recordings serve all. A mixture of experts is not recorded: Python
-may choose its experts.
+Prompts have any number of tokens. Compiled calls compute as many of a recording's as there are:
+where the same code multiplies rows however many there are, one recording, which is made when a
+model is loaded, serves all prompts up to its size. Other calls compute all of them; where a step
+has many, a recording serves few numbers of tokens. A mixture of experts is not recorded: Python may
+choose its experts.
 """
 
 from __future__ import annotations
 
-import dataclasses
-import time
+import ctypes
 from collections import Counter
 from collections.abc import Callable
 
@@ -26,8 +27,8 @@ import torch
 from torch import Tensor, nn
 
 from engine.attention.cpu import CPUAttention
-from engine.attention.interface import AttentionBackend
-from engine.batch.batch import Batch, Span, pack, pad
+from engine.attention.interface import AttentionBackend, before_layer
+from engine.batch.batch import Batch, Span, pack, with_rows
 from engine.batch.transfer import CPU, Staging, capacity_for
 from engine.errors import is_out_of_memory
 from engine.kernels.cpu.check import library
@@ -41,23 +42,27 @@ MOST_ROWS = 64
 """Of a recorded decode step: beyond, Python takes a small part of it and memory grows."""
 
 MOST_TOKENS = 128
-"""Of one request in a recorded step."""
+"""Of one request in a step that is recorded because it came again."""
 
 MOST_BYTES = 64 * 2**20
-"""Of all recordings of a model, without their workspace; the one that was used least recently goes
-first. A step that needs more is not recorded."""
+"""Of all recordings of a model but those that are prepared, without their workspace; the one that
+was used least recently goes first. A step that needs more is not recorded."""
 
-PREPARE_S = 1.0
-"""After which no more prompts are recorded when a model is loaded. 0.9 s for Qwen3-0.6B."""
+PREPARED_TOKENS, PREPARED_BYTES = 2048, 128 * 2**20
+"""At most, of prompts whose steps are recorded when a model is loaded; and of the memory for these,
+which is the system's until a prompt needs it. 95 MB for 2,048 tokens of Qwen3-0.6B."""
 
-_TILE = 32  # rows that are multiplied together: tiled.c
+_NEAR = 32  # tokens fewer than those of a recording with many calls that compute them all
+_MANY_CALLS = 32  # that are not compiled
 
 _Key = tuple[int, int, bool]  # tokens, sampled rows, and whether they decode
 
 
 class Recording:
     """The step of one batch, as `compute` did it: its logits, and the same for batches of as many
-    tokens and sampled rows. workspace: of its compiled calls. Raises UnrecordableError."""
+    tokens and sampled rows, or of fewer tokens of one request. workspace: of its compiled calls.
+    is_dry: its own logits are not computed. other: a recording whose memory serves this one as
+    well: its logits are good until either is replayed. Raises UnrecordableError."""
 
     def __init__(
         self,
@@ -65,18 +70,36 @@ class Recording:
         backend: AttentionBackend,
         batch: Batch,
         workspace: Workspace,
+        is_dry: bool = False,
+        other: Recording | None = None,
     ) -> None:
         self._backend, self._workspace = backend, workspace
+        self.num_tokens, self.num_rows = batch.num_tokens, len(batch.logits_indices)
+        self._present = ctypes.c_int64(batch.num_tokens)  # tokens of a replay
         self._staging = Staging(CPU, capacity_for(batch.num_tokens))
         staged = self._staging.copy(batch)
         backend.begin_step(staged)
         self.logits, self._calls, self._memory = record(
-            lambda: compute(staged), backend, workspace
-        )
+            lambda: compute(staged), backend, workspace, self._present, is_dry,
+            () if other is None else other._memory,
+        )  # fmt: skip
         self.nbytes = sum(one.nbytes for one in self._memory)
+        # calls that compute all tokens, however few there are
+        self.num_others = sum(
+            not (args and isinstance(args[0], ctypes.Array)) and function is not before_layer
+            for function, args, _ in self._calls
+        )
+
+    def serves(self, num_tokens: int, num_rows: int) -> bool:
+        """Whether a prompt of so many tokens, sampled in so many rows, takes little longer than in
+        a recording of its own."""
+        is_near = self.num_others <= _MANY_CALLS or self.num_tokens - num_tokens < _NEAR
+        return num_tokens <= self.num_tokens and num_rows == self.num_rows and is_near
 
     def replay(self, batch: Batch) -> Tensor:
         """Logits [R, vocab], until the next call."""
+        self._present.value = batch.num_tokens
+        batch = with_rows(batch, self.num_tokens)
         self._backend.begin_step(self._staging.copy(batch))
         backend = self._backend
         self._workspace.prepare(
@@ -96,18 +119,6 @@ def launched_first(dtype: torch.dtype) -> int:
     return 2 if dtype is torch.bfloat16 else 8
 
 
-def filled_size(num_tokens: int, dtype: torch.dtype) -> int:
-    """Tokens of the recording for a prompt of `num_tokens` by a model in `dtype`: as many, or whole
-    tiles of rows where the same code multiplies these, and no result depends on other rows."""
-    size = -(-num_tokens // _TILE) * _TILE
-    compiled = library()
-    has_tiles = compiled is not None and compiled.has_tiles and dtype is torch.bfloat16
-    if not has_tiles or num_tokens <= _TILE // 2 or (num_tokens < MANY_ROWS <= size):
-        return num_tokens
-    used = {choose_linear(dtype, "cpu", rows) for rows in (num_tokens, size)}
-    return size if used in ({"tiles"}, {"native"}) else num_tokens
-
-
 class StepRecordings:
     """The recordings of one model, which computes in `dtype`, over one cache: by number of tokens
     and of sampled rows, and whether they decode; for any thread count."""
@@ -122,53 +133,96 @@ class StepRecordings:
         self._launched: Counter[_Key] = Counter()  # of the others
         # tokens, by whether the step decodes
         self._most = {True: MOST_ROWS, False: MOST_TOKENS}
+        self._prepared: list[Recording] = []  # of prompts, the shortest first
         self.problem = ""
 
     @torch.inference_mode()
     def prepare(self, block_size: int, max_model_len: int) -> None:
-        """Record short prompts before there is one, the shortest first, for PREPARE_S: those of
-        whole tiles, if all that attention computes is recorded with them. Writes no keys and
-        values."""
-        own = _TILE // 2 + 1  # tokens, fewer of which are not padded
-        if max_model_len < own or filled_size(own, self._dtype) != _TILE:
+        """Record prompts before there is one, if all that attention computes is recorded with them:
+        the last part of one, which is sampled, and others. Writes no keys and values."""
+        short = min(MANY_ROWS - 1, max_model_len)
+        if not (made := self._dry(short, block_size)):
             return
-        backend, began = self._backend, time.perf_counter()
-        some = pack([Span([0] * own, 0, [0] * own, 1)], block_size)
-        for size in range(_TILE, self._most[False] + 1, _TILE):
-            batch = pad(some, size)
-            batch = dataclasses.replace(batch, slot_mapping=torch.full((size,), -1))
-            backend.begin_step(batch)
-            if not isinstance(backend, CPUAttention) or not backend.are_all_repeatable:
-                return
-            try:
-                self._recorded(key := (size, 1, False), batch)
-            except (MemoryError, RuntimeError) as error:
-                if not is_out_of_memory(error):
-                    raise
-                return  # it may suffice for other steps
-            made = self._recordings.get(key)
-            if made is None or time.perf_counter() - began > PREPARE_S:
-                return
-            if self.nbytes + made.nbytes * (size + _TILE) // size > MOST_BYTES:
-                return
+        if made[0].num_others > _MANY_CALLS:
+            for size in range(_NEAR, short, _NEAR):
+                self._prepared += self._dry(size, block_size)
+            self._prepared += made
+            return
+        self._prepared, size = made, min(PREPARED_TOKENS, max_model_len)
+        each = made[0].nbytes / short
+        while size > MANY_ROWS and (
+            size * each > PREPARED_BYTES or not self._are_alike(MANY_ROWS, size)
+        ):
+            size //= 2
+        if size > MANY_ROWS:
+            self._prepared += self._dry(size, block_size)
+
+    def _dry(self, size: int, block_size: int) -> list[Recording]:
+        """Of `size` tokens of a prompt, with a sampled row and without; none where that cannot be
+        recorded, or serves no other number of tokens."""
+        backend, made = self._backend, list[Recording]()
+        if not self._are_alike(size - 1, size):
+            return made
+        try:
+            for rows in (1, 0):
+                blocks = [0] * -(-size // block_size)
+                batch = pack([Span([0] * size, 0, blocks, rows)], block_size)
+                backend.begin_step(batch)
+                if not isinstance(backend, CPUAttention) or not backend.are_all_repeatable:
+                    return []
+                made.append(
+                    Recording(
+                        self._compute, backend, batch, self._workspace, is_dry=True,
+                        other=made[0] if made else None,
+                    )
+                )  # fmt: skip
+        except UnrecordableError as error:
+            self._refuse(False, 1, str(error))
+        except (MemoryError, RuntimeError) as error:
+            if not is_out_of_memory(error):
+                raise  # it may suffice for other steps
+        return made
+
+    def _are_alike(self, tokens: int, others: int) -> bool:
+        """Whether the same code computes a row of a prompt of so many tokens, without a look at the
+        other rows."""
+        compiled, backend = library(), self._backend
+        has_tiles = compiled is not None and compiled.has_tiles and self._dtype is torch.bfloat16
+        if not has_tiles or (tokens < MANY_ROWS) != (others < MANY_ROWS):
+            return False
+        used = {choose_linear(self._dtype, "cpu", rows) for rows in (tokens, others)}
+        alike = isinstance(backend, CPUAttention) and backend.attends_alike(tokens, others)
+        return alike and used in ({"tiles"}, {"native"})
+
+    @property
+    def most_tokens(self) -> int:
+        """Of one request in a step that is replayed."""
+        return max([self._most[False], *(made.num_tokens for made in self._prepared)])
 
     def fits(self, batch: Batch) -> bool:
-        is_alone = batch.is_decode or batch.num_requests == 1
-        return is_alone and batch.num_tokens <= self._most[batch.is_decode]
+        if batch.is_decode:
+            return batch.num_tokens <= self._most[True]
+        return batch.num_requests == 1 and batch.num_tokens <= self.most_tokens
 
     @torch.inference_mode()
     def execute(self, batch: Batch) -> Tensor | None:
         """Logits [R, vocab] of a batch that fits; None where it is to be launched."""
         if not batch.is_decode:
-            size = filled_size(batch.num_tokens, self._dtype)
-            if size > self._most[False]:  # too large once it is padded
+            if (made := self._serving(batch)) is not None:
+                return made.replay(batch)
+            if batch.num_tokens > self._most[False]:
                 return None
-            batch = batch if size == batch.num_tokens else pad(batch, size)
         key = batch.num_tokens, len(batch.logits_indices), batch.is_decode
         if (found := self._recordings.pop(key, None)) is not None:
             self._recordings[key] = found
             return found.replay(batch)
         return self._recorded(key, batch) if self._pays(key, batch.is_decode) else None
+
+    def _serving(self, batch: Batch) -> Recording | None:
+        """The prepared recording for a prompt."""
+        size, rows = batch.num_tokens, len(batch.logits_indices)
+        made = next((one for one in self._prepared if one.serves(size, rows)), None)
+        return made if made is not None and self._are_alike(size, made.num_tokens) else None
 
     def _pays(self, key: _Key, is_decode: bool) -> bool:
         """Whether a step comes again. Listening takes time: too much for a number of requests that
@@ -200,7 +254,7 @@ class StepRecordings:
         self.problem = why
 
     def __len__(self) -> int:
-        return len(self._recordings)
+        return len(self._recordings) + len(self._prepared)
 
     @property
     def nbytes(self) -> int:

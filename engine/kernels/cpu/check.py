@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import threading
 from collections.abc import Callable, Iterator
 from functools import cache, partial
@@ -154,7 +155,8 @@ def _small_operations(
 
 
 def _is_replayed(library: Library, generator: torch.Generator) -> bool:
-    """Whether the call with the most arguments is the same in a replay, beside another one."""
+    """Whether the call with the most arguments is the same in a replay, beside another one, and for
+    fewer tokens."""
     calls: list[CompiledCall] = []
     space = Workspace()
     x = torch.randn(5, 3, 96, generator=generator).bfloat16()
@@ -169,9 +171,16 @@ def _is_replayed(library: Library, generator: torch.Generator) -> bool:
         )
     before = turned.clone()
     turned.zero_(), total.zero_()
-    function, arguments = as_one(library, calls, space)
+    tokens = ctypes.c_int64(len(x))
+    function, arguments = as_one(library, calls, space, tokens)
     function(*arguments)
-    return torch.equal(turned, before) and torch.equal(total, x + before)
+    is_whole = torch.equal(turned, before) and torch.equal(total, x + before)
+    tokens.value = some = 2
+    turned.zero_(), total.zero_()
+    function(*arguments)
+    before[some:] = 0
+    all_of = torch.equal(turned, before) and torch.equal(total[:some], (x + before)[:some])
+    return is_whole and all_of and not total[some:].any()
 
 
 def _attention(library: Library, generator: torch.Generator) -> Iterator[tuple[Tensor, Tensor]]:

@@ -58,17 +58,22 @@ class Packed(ctypes.Structure):
         self.address, self.num_outputs = ctypes.addressof(self), self.outputs
 
 
+
+class Rows(ctypes.c_int64):
+    """Of activations, or what there are of them in all: a multiple of a step's tokens, or not."""
+
+
 _TYPES: dict[str, Any] = {
-    "p": ctypes.c_void_p, "n": ctypes.c_int64, "i": ctypes.c_int32, "f": ctypes.c_float,
+    "p": ctypes.c_void_p, "n": ctypes.c_int64, "r": Rows, "i": ctypes.c_int32, "f": ctypes.c_float,
 }  # fmt: skip
 _FUNCTIONS = {
-    "integer_product": "pppnipi", "dequantized_product": "pppnipi",
-    "plain_product": "pnnnpppnipi", "tiled_product": "pnnnpppnpi",
-    "tiled_codes_product": "pppnpi", "rms_norm": "pppppnnffii",
-    "rotate_heads": "pnnppnppnffpnnnii", "silu_and_mul": "ppnnii",
+    "integer_product": "pppripi", "dequantized_product": "pppripi",
+    "plain_product": "pnnnpppripi", "tiled_product": "pnnnppprpi",
+    "tiled_codes_product": "ppprpi", "rms_norm": "ppppprnffii",
+    "rotate_heads": "pnnppnppnffprnnii", "silu_and_mul": "pprnii",
     "attention": "pppnnnnffpnpipi", "attention_scratch": "pnnni",
     "prompt_attention": "pppnnnnffpnpipi",
-    "cache_write": "ppnpnnpnnii", "add": "pppnii", "replay": "pnpi", "barrier": "pnnnn",
+    "cache_write": "pprpnnpnnii", "add": "ppprii", "replay": "pnpin", "barrier": "pnnnn",
 }  # fmt: skip
 """Each with the types of its arguments."""
 _RESULTS = {"barrier": ctypes.c_int32, "attention_scratch": ctypes.c_int64}
@@ -165,10 +170,11 @@ class Library:
 
 
 def heard_by_listeners(function: Callable[..., None]) -> Callable[..., None]:
-    """`function`, told to whom `listen` names after each call."""
+    """`function`, told to whom `listen` names after each call, or in place of it."""
 
     def call(*arguments: Any) -> None:
-        function(*arguments)
+        if not getattr(_heard, "is_dry", False):
+            function(*arguments)
         if (to := getattr(_heard, "to", None)) is not None:
             to(function, arguments)
 
@@ -176,13 +182,17 @@ def heard_by_listeners(function: Callable[..., None]) -> Callable[..., None]:
 
 
 @contextmanager
-def listen(to: Callable[[Callable[..., None], tuple[Any, ...]], None]) -> Iterator[None]:
-    """Call `to` with every compiled function that this thread calls, and its arguments."""
-    before, _heard.to = getattr(_heard, "to", None), to
+def listen(
+    to: Callable[[Callable[..., None], tuple[Any, ...]], None], is_dry: bool = False
+) -> Iterator[None]:
+    """Call `to` with every compiled function that this thread calls, and its arguments. is_dry:
+    the functions themselves are not called."""
+    before = getattr(_heard, "to", None), getattr(_heard, "is_dry", False)
+    _heard.to, _heard.is_dry = to, is_dry
     try:
         yield
     finally:
-        _heard.to = before
+        _heard.to, _heard.is_dry = before
 
 
 def load() -> Library:

@@ -6,7 +6,7 @@ import ctypes
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from engine.kernels.cpu.library import Library
+from engine.kernels.cpu.library import Library, Rows
 from engine.kernels.cpu.workspace import Workspace
 
 _NUMBERS, _FLOATS, _NONE = 16, 2, -1  # replay.c
@@ -26,21 +26,27 @@ class _Call(ctypes.Structure):
         ("floats", ctypes.c_float * _FLOATS),
         ("scratch", ctypes.c_int32),
         ("threads", ctypes.c_int32),
+        ("rows", ctypes.c_int32),
+        ("each", ctypes.c_int64),
     )
 
 
 def as_one(
-    native: Library, calls: Sequence[CompiledCall], workspace: Workspace, operands: object = None
+    native: Library, calls: Sequence[CompiledCall], workspace: Workspace, tokens: ctypes.c_int64,
+    operands: object = None,
 ) -> tuple[Callable[..., None], tuple[Any, ...]]:
     """Function and arguments of a call that makes all of `calls`, with memory and thread count
-    as `workspace`, in which they compute, has them then. operands: what it keeps alive."""
-    array: Any = (_Call * len(calls))(*(_packed(one, workspace) for one in calls))
+    as `workspace`, in which they compute, has them then. tokens: of the step that made them; where
+    it has fewer later, so have they. operands: what it keeps alive."""
+    most = tokens.value
+    array: Any = (_Call * len(calls))(*(_packed(one, workspace, most) for one in calls))
     array.operands = operands
-    return native.replay, (array, len(calls), workspace.address, workspace.threads)
+    return native.replay, (array, len(calls), workspace.address, workspace.threads, tokens)
 
 
-def _packed(call: CompiledCall, workspace: Workspace) -> _Call:
-    packed = _Call(ctypes.cast(call.function, ctypes.c_void_p), scratch=_NONE, threads=_NONE)
+def _packed(call: CompiledCall, workspace: Workspace, tokens: int) -> _Call:
+    function = ctypes.cast(call.function, ctypes.c_void_p)
+    packed = _Call(function, scratch=_NONE, threads=_NONE, rows=_NONE)
     numbers = floats = 0
     for kind, value in zip(call.function.argtypes, call.arguments, strict=True):
         if kind is ctypes.c_float:
@@ -53,5 +59,7 @@ def _packed(call: CompiledCall, workspace: Workspace) -> _Call:
             packed.threads = numbers
         else:
             packed.numbers[numbers] = value or 0
+        if kind is Rows and value % tokens == 0:  # else of the rows that are sampled
+            packed.rows, packed.each = numbers, value // tokens
         numbers += 1
     return packed

@@ -106,7 +106,8 @@ def test_the_activation_is_exact_but_for_rounding(rows: int, size: int, dtype: t
 @settings(deadline=None, max_examples=30)
 @given(
     tokens=st.integers(1, 6), queries=st.integers(1, 5) | st.just(66), keys=st.integers(1, 3),
-    half=st.integers(1, 40) | st.just(300), more=st.sampled_from([0, 8]), has_norms=st.booleans(), dtype=DTYPE,
+    half=st.integers(1, 40) | st.just(300), more=st.sampled_from([0, 8]), has_norms=st.booleans(),
+    dtype=DTYPE,
 )  # fmt: skip
 def test_heads_are_normed_and_turned(
     tokens: int, queries: int, keys: int, half: int, more: int, has_norms: bool, dtype: torch.dtype
