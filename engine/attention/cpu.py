@@ -11,7 +11,8 @@ many where its tiles are faster; torch does the rest.
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -139,7 +140,7 @@ class CPUAttention:
                 self._compiled[layer] = NativeCache(native, keys, values)
         # of this step, the requests with few tokens, and those that compiled code computes in tiles
         self._few, self._many = NativeStep(), NativeStep()
-        self._has_tiles = in_tiles
+        self._has_tiles, self._is_for_any = in_tiles, False
         self._batch: Batch | None = None
         # by window, chunk, and whether without the requests of few tokens
         self._layouts: dict[tuple[int | None, int | None, bool], Layout] = {}
@@ -243,19 +244,23 @@ class CPUAttention:
     def is_repeatable(self, layer: int) -> bool:
         """Whether `layer`'s attention in this step consists of compiled calls that can be repeated
         for any later step with as many decoding requests, or tokens of one request, once
-        `begin_step` was called for it."""
+        `begin_step` was called for it; or for any other (`for_any_step`)."""
+        if self._is_for_any:
+            return True
         batch = self._step
         own = batch.num_requests - batch.num_padding
         is_compiled = self._few.num_requests + self._many.num_requests == own
         return layer in self._compiled and is_compiled and (batch.is_decode or own == 1)
 
-    def attends_alike(self, tokens: int, others: int) -> bool:
-        """Whether the same compiled code attends for requests of so many tokens in a step."""
-        return (tokens < self._few_tokens) == (others < self._few_tokens)
-
-    @property
-    def are_all_repeatable(self) -> bool:
-        return all(self.is_repeatable(layer) for layer in self.caches)
+    @contextmanager
+    def for_any_step(self) -> Iterator[bool]:
+        """Inside, layers call all compiled code that attends for requests of any number of tokens,
+        whatever the step has. Whether no other code attends."""
+        self._is_for_any = self._has_tiles and all(layer in self._compiled for layer in self.caches)
+        try:
+            yield self._is_for_any
+        finally:
+            self._is_for_any = False
 
     def scratch_bytes(self) -> int:
         """Of those calls, in this step."""
@@ -289,9 +294,9 @@ class CPUAttention:
         if batch.num_padding:
             output[-batch.num_padding :] = 0
         compiled = self._compiled.get(layer)
-        if compiled is not None and self._few.num_requests:
+        if compiled is not None and (self._few.num_requests or self._is_for_any):
             compiled.attend(self._few, q, output, *options)
-        if compiled is not None and self._many.num_requests:
+        if compiled is not None and (self._many.num_requests or self._is_for_any):
             compiled.attend(self._many, q, output, *options, in_tiles=True)
         if compiled is not None and self._has_tiles:
             return output

@@ -121,16 +121,18 @@ def pad(batch: Batch, size: int) -> Batch:
     )
 
 
-def with_rows(batch: Batch, rows: int) -> Batch:
-    """A batch, on the host, whose tensors have so many rows, at least its tokens."""
-    extra = rows - batch.num_tokens
-    if not extra:
+def with_room(batch: Batch, tokens: int, sampled: int) -> Batch:
+    """A batch, on the host, whose tensors have place for so many tokens, and so many that are
+    sampled, at least its own."""
+    extra, others = tokens - batch.num_tokens, sampled - len(batch.logits_indices)
+    if not extra and not others:
         return batch
     return dataclasses.replace(
         batch,
         input_ids=_filled(batch.input_ids, extra, 0),
         positions=_filled(batch.positions, extra, 0),
         slot_mapping=_filled(batch.slot_mapping, extra, -1),
+        logits_indices=_filled(batch.logits_indices, others, 0),
     )
 
 

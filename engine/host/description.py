@@ -144,8 +144,7 @@ def with_steps(info: ModelInfo, runner: ModelRunner, proposer: Proposer | None) 
         kernels[_ATTENTION] = attention
     if runner.recordings is not None:
         kernels["decode"] = f"Replayed for up to {MOST_ROWS} requests"
-        most = runner.recordings.most_tokens
-        kernels["prompt"] = f"Replayed for up to {most:,} tokens of one request"
+        kernels["prompt"] = runner.recordings.summary
     notices = [text for text in info.notices if not text.startswith(_NO_GRAPHS)]
     for name, graphs in captured.items():
         if graphs is not None and graphs.summary:

@@ -24,7 +24,7 @@ from engine.attention.cpu import CPUAttention
 from engine.attention.interface import AttentionBackend, AttentionOptions, active, before_layer
 from engine.kernels.cpu.check import library
 from engine.kernels.cpu.library import FORMATS, TYPES, Library, listen
-from engine.kernels.cpu.replay import CompiledCall, as_one
+from engine.kernels.cpu.replay import CompiledCall, Counts, as_one
 from engine.kernels.cpu.workspace import Workspace, use, workspace
 
 _SHAPED_BY_NUMBERS = ("nonzero", "masked_select", "unique", "repeat_interleave", "bincount")
@@ -275,13 +275,18 @@ class _Attention:
         return result
 
 
+def is_compiled(call: Call) -> bool:
+    """Whether it is a row of compiled calls."""
+    return bool(call[1]) and isinstance(call[1][0], ctypes.Array)
+
+
 def record(
     compute: Callable[[], Tensor], backend: AttentionBackend, workspace: Workspace,
-    tokens: ctypes.c_int64, is_dry: bool = False, memory: Sequence[Tensor] = (),
+    counts: Counts, is_dry: bool = False, memory: Sequence[Tensor] = (),
 ) -> tuple[Tensor, list[Call], list[Tensor]]:
     """The result of `compute`, whose attention is that of `backend`; calls that compute it again in
-    the same place once `workspace` is prepared for the step, and the memory that they use. tokens:
-    of the step; compiled calls compute as many as it then says. is_dry: compiled code is not
+    the same place once `workspace` is prepared for the step, and the memory that they use. counts:
+    of the step; compiled calls compute as many rows as it then says. is_dry: compiled code is not
     called, and the result is anything. memory: of another recording, to be used as well. Raises
     UnrecordableError."""
     native = library()  # which is checked, at the first call, by calls that nobody is to hear
@@ -293,7 +298,7 @@ def record(
     for one in recorder.calls:
         if isinstance(one, list):
             assert native is not None
-            calls.append((*as_one(native, one, workspace, tokens, recorder.operands), {}))
+            calls.append((*as_one(native, one, workspace, counts, recorder.operands), {}))
         else:
             calls.append(one)
     return result, calls, recorder.memory

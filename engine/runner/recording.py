@@ -1,5 +1,5 @@
-"""Steps on the CPU, recorded once for each number of tokens and replayed: decode steps, and what
-one request computes alone, be it a short prompt, the end of one that is cached, or drafts.
+"""Steps on the CPU, recorded and replayed: those that decode, once for each number of requests, and
+those with prompts or drafts.
 
 Between its matmuls a step of a small model spends its time in Python: modules, checks, views. With
 Qwen3-0.6B that was 6.4 of 22.4 ms per token in int4, and 17 of 83 ms of a prompt of 32 tokens in
@@ -10,32 +10,32 @@ code without Python between them (`engine.kernels.cpu.replay`).
                  launched, and listened to
     later ones   [ inputs copied ] [ call | compiled calls | ... ] [ logits ]
 
-Prompts have any number of tokens. Compiled calls compute as many of a recording's as there are:
-where the same code multiplies rows however many there are, one recording, which is made when a
-model is loaded, serves all prompts up to its size. Other calls compute all of them; where a step
-has many, a recording serves few numbers of tokens. A mixture of experts is not recorded: Python may
-choose its experts.
+Where the same code multiplies rows however many there are, steps of any requests are recorded when
+a model is loaded: a compiled call computes as many of a recording's tokens as there are, and those
+for requests with few tokens and with many follow each other. Other calls compute all tokens; where
+a step has many such calls, a recording serves few numbers of tokens. A mixture of experts is not
+recorded: Python may choose its experts.
 """
 
 from __future__ import annotations
 
-import ctypes
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor, nn
 
 from engine.attention.cpu import CPUAttention
 from engine.attention.interface import AttentionBackend, before_layer
-from engine.batch.batch import Batch, Span, pack, with_rows
+from engine.batch.batch import Batch, Span, pack, with_room
 from engine.batch.transfer import CPU, Staging, capacity_for
 from engine.errors import is_out_of_memory
 from engine.kernels.cpu.check import library
 from engine.kernels.cpu.dequantized import MANY_ROWS
+from engine.kernels.cpu.replay import Counts
 from engine.kernels.cpu.workspace import Workspace
 from engine.kernels.registry import choose_linear
-from engine.runner.recorder import UnrecordableError, record
+from engine.runner.recorder import UnrecordableError, is_compiled, record
 from engine.units import bytes_text
 
 MOST_ROWS = 64
@@ -60,7 +60,7 @@ _Key = tuple[int, int, bool]  # tokens, sampled rows, and whether they decode
 
 class Recording:
     """The step of one batch, as `compute` did it: its logits, and the same for batches of as many
-    tokens and sampled rows, or of fewer tokens of one request. workspace: of its compiled calls.
+    tokens and sampled rows, or fewer. workspace: of its compiled calls.
     is_dry: its own logits are not computed. other: a recording whose memory serves this one as
     well: its logits are good until either is replayed. Raises UnrecordableError."""
 
@@ -75,31 +75,26 @@ class Recording:
     ) -> None:
         self._backend, self._workspace = backend, workspace
         self.num_tokens, self.num_rows = batch.num_tokens, len(batch.logits_indices)
-        self._present = ctypes.c_int64(batch.num_tokens)  # tokens of a replay
+        self._counts = Counts(self.num_tokens, self.num_rows)  # of a replay
         self._staging = Staging(CPU, capacity_for(batch.num_tokens))
         staged = self._staging.copy(batch)
         backend.begin_step(staged)
-        self.logits, self._calls, self._memory = record(
-            lambda: compute(staged), backend, workspace, self._present, is_dry,
-            () if other is None else other._memory,
-        )  # fmt: skip
-        self.nbytes = sum(one.nbytes for one in self._memory)
-        # calls that compute all tokens, however few there are
-        self.num_others = sum(
-            not (args and isinstance(args[0], ctypes.Array)) and function is not before_layer
-            for function, args, _ in self._calls
+        self.memory: list[Tensor]
+        shared: Sequence[Tensor] = () if other is None else other.memory
+        self.logits, self._calls, self.memory = record(
+            lambda: compute(staged), backend, workspace, self._counts, is_dry, shared
         )
-
-    def serves(self, num_tokens: int, num_rows: int) -> bool:
-        """Whether a prompt of so many tokens, sampled in so many rows, takes little longer than in
-        a recording of its own."""
-        is_near = self.num_others <= _MANY_CALLS or self.num_tokens - num_tokens < _NEAR
-        return num_tokens <= self.num_tokens and num_rows == self.num_rows and is_near
+        self.nbytes = sum(one.nbytes for one in self.memory)
+        # calls that compute all tokens, however few there are
+        others = [one for one in self._calls if not is_compiled(one)]
+        self.num_others = sum(function is not before_layer for function, _, _ in others)
+        self.takes_fewer_rows = bool(self._calls) and is_compiled(self._calls[-1])
 
     def replay(self, batch: Batch) -> Tensor:
         """Logits [R, vocab], until the next call."""
-        self._present.value = batch.num_tokens
-        batch = with_rows(batch, self.num_tokens)
+        rows = len(batch.logits_indices)
+        self._counts.tokens.value, self._counts.sampled.value = batch.num_tokens, rows
+        batch = with_room(batch, self.num_tokens, self.num_rows)
         self._backend.begin_step(self._staging.copy(batch))
         backend = self._backend
         self._workspace.prepare(
@@ -107,7 +102,7 @@ class Recording:
         )
         for function, args, kwargs in self._calls:
             function(*args, **kwargs)
-        return self.logits
+        return self.logits[:rows] if rows < self.num_rows else self.logits
 
 
 def launched_first(dtype: torch.dtype) -> int:
@@ -138,8 +133,8 @@ class StepRecordings:
 
     @torch.inference_mode()
     def prepare(self, block_size: int, max_model_len: int) -> None:
-        """Record prompts before there is one, if all that attention computes is recorded with them:
-        the last part of one, which is sampled, and others. Writes no keys and values."""
+        """Record steps of prompts before there is one, if all that attention computes is recorded
+        with them. Writes no keys and values."""
         short = min(MANY_ROWS - 1, max_model_len)
         if not (made := self._dry(short, block_size)):
             return
@@ -149,7 +144,7 @@ class StepRecordings:
             self._prepared += made
             return
         self._prepared, size = made, min(PREPARED_TOKENS, max_model_len)
-        each = made[0].nbytes / short
+        each = (made[0].nbytes - made[0].logits.nbytes) / short
         while size > MANY_ROWS and (
             size * each > PREPARED_BYTES or not self._are_alike(MANY_ROWS, size)
         ):
@@ -158,71 +153,91 @@ class StepRecordings:
             self._prepared += self._dry(size, block_size)
 
     def _dry(self, size: int, block_size: int) -> list[Recording]:
-        """Of `size` tokens of a prompt, with a sampled row and without; none where that cannot be
-        recorded, or serves no other number of tokens."""
+        """Of any step of up to `size` tokens, one for each way in which sampled rows are computed;
+        where more than compiled calls follow upon these, for one row and for none."""
         backend, made = self._backend, list[Recording]()
-        if not self._are_alike(size - 1, size):
+        if not self._are_alike(size - 1, size) or not isinstance(backend, CPUAttention):
             return made
+
+        def one(rows: int) -> Recording:
+            blocks = [0] * -(-size // block_size)
+            batch = pack([Span([0] * size, 0, blocks, rows)], block_size)
+            other = next(iter([*made, *self._prepared]), None)
+            return Recording(self._compute, backend, batch, self._workspace, True, other)
+
         try:
-            for rows in (1, 0):
-                blocks = [0] * -(-size // block_size)
-                batch = pack([Span([0] * size, 0, blocks, rows)], block_size)
-                backend.begin_step(batch)
-                if not isinstance(backend, CPUAttention) or not backend.are_all_repeatable:
-                    return []
-                made.append(
-                    Recording(
-                        self._compute, backend, batch, self._workspace, is_dry=True,
-                        other=made[0] if made else None,
-                    )
-                )  # fmt: skip
+            with backend.for_any_step() as can_be_any:
+                if not can_be_any:
+                    return made
+                many = one(most := min(MOST_ROWS, size))
+                ways = [n for n in range(1, most) if self._product(n) != self._product(n + 1)]
+                for rows in ways if many.takes_fewer_rows else (1, 0):
+                    made.append(one(rows))
+                return [*made, many] if many.takes_fewer_rows else made
         except UnrecordableError as error:
             self._refuse(False, 1, str(error))
         except (MemoryError, RuntimeError) as error:
             if not is_out_of_memory(error):
                 raise  # it may suffice for other steps
-        return made
+        return []
+
+    def _product(self, rows: int) -> str:
+        return choose_linear(self._dtype, "cpu", rows)
 
     def _are_alike(self, tokens: int, others: int) -> bool:
-        """Whether the same code computes a row of a prompt of so many tokens, without a look at the
+        """Whether the same code computes a row of a step of so many tokens, without a look at the
         other rows."""
-        compiled, backend = library(), self._backend
+        compiled = library()
         has_tiles = compiled is not None and compiled.has_tiles and self._dtype is torch.bfloat16
         if not has_tiles or (tokens < MANY_ROWS) != (others < MANY_ROWS):
             return False
-        used = {choose_linear(self._dtype, "cpu", rows) for rows in (tokens, others)}
-        alike = isinstance(backend, CPUAttention) and backend.attends_alike(tokens, others)
-        return alike and used in ({"tiles"}, {"native"})
+        used = {self._product(tokens), self._product(others)}
+        return used in ({"tiles"}, {"native"})
 
     @property
-    def most_tokens(self) -> int:
-        """Of one request in a step that is replayed."""
-        return max([self._most[False], *(made.num_tokens for made in self._prepared)])
+    def summary(self) -> str:
+        """Which steps with prompts are replayed."""
+        if self._prepared:
+            return f"Replayed for up to {self._prepared[-1].num_tokens:,} tokens"
+        return f"Replayed for up to {self._most[False]} tokens of one request"
 
     def fits(self, batch: Batch) -> bool:
-        if batch.is_decode:
-            return batch.num_tokens <= self._most[True]
-        return batch.num_requests == 1 and batch.num_tokens <= self.most_tokens
+        return self._has_own(batch) or self._serving(batch) is not None
+
+    def _has_own(self, batch: Batch) -> bool:
+        is_alike = batch.is_decode or batch.num_requests == 1
+        return is_alike and batch.num_tokens <= self._most[batch.is_decode]
 
     @torch.inference_mode()
     def execute(self, batch: Batch) -> Tensor | None:
         """Logits [R, vocab] of a batch that fits; None where it is to be launched."""
-        if not batch.is_decode:
-            if (made := self._serving(batch)) is not None:
-                return made.replay(batch)
-            if batch.num_tokens > self._most[False]:
-                return None
-        key = batch.num_tokens, len(batch.logits_indices), batch.is_decode
-        if (found := self._recordings.pop(key, None)) is not None:
-            self._recordings[key] = found
-            return found.replay(batch)
-        return self._recorded(key, batch) if self._pays(key, batch.is_decode) else None
+        prepared = self._serving(batch)
+        if prepared is not None and not batch.is_decode:
+            return prepared.replay(batch)
+        if self._has_own(batch):
+            key = batch.num_tokens, len(batch.logits_indices), batch.is_decode
+            if (found := self._recordings.pop(key, None)) is not None:
+                self._recordings[key] = found
+                return found.replay(batch)
+            if self._pays(key, batch.is_decode):
+                return self._recorded(key, batch)
+        return None if prepared is None else prepared.replay(batch)
 
     def _serving(self, batch: Batch) -> Recording | None:
-        """The prepared recording for a prompt."""
+        """The prepared recording for a step, the smallest."""
+        return next((one for one in self._prepared if self._serves(one, batch)), None)
+
+    def _serves(self, made: Recording, batch: Batch) -> bool:
+        """Whether `made` computes the same as the launched step, and little more."""
         size, rows = batch.num_tokens, len(batch.logits_indices)
-        made = next((one for one in self._prepared if one.serves(size, rows)), None)
-        return made if made is not None and self._are_alike(size, made.num_tokens) else None
+        if size > made.num_tokens or rows > made.num_rows:
+            return False
+        if not self._are_alike(size, made.num_tokens):
+            return False
+        if made.num_others > _MANY_CALLS and made.num_tokens - size >= _NEAR:
+            return False
+        are_alike = rows == 0 or self._product(rows) == self._product(made.num_rows)
+        return rows == made.num_rows or (made.takes_fewer_rows and are_alike)
 
     def _pays(self, key: _Key, is_decode: bool) -> bool:
         """Whether a step comes again. Listening takes time: too much for a number of requests that

@@ -198,6 +198,7 @@ void native_attention(const pages *pages, const step *step, const void *q, int64
                       int64_t head_apart, int64_t heads, int64_t window, float scaling,
                       float softcap, const float *sinks, int64_t chunk, void *y, int32_t type,
                       item *scratch, int32_t threads) {
+    if (!step->requests) return;
     const division found = divided(step, pages->kv_heads, heads, threads);
     const int32_t is_split = found.is_split;
     const job told = {pages, step, q, token_apart, head_apart, heads, window, chunk, scaling,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import threading
 from collections.abc import Callable, Iterator
 from functools import cache, partial
@@ -20,7 +19,7 @@ from engine.kernels.cpu.elementwise import HeadNorms
 from engine.kernels.cpu.integer import IntegerWeights
 from engine.kernels.cpu.library import FORMATS, TYPES, Library, listen, load
 from engine.kernels.cpu.library_cache import UnavailableError
-from engine.kernels.cpu.replay import CompiledCall, as_one
+from engine.kernels.cpu.replay import CompiledCall, Counts, as_one
 from engine.kernels.cpu.workspace import Workspace, use, workspace
 from engine.kernels.paged_kv import PLAIN, PageTensors
 from engine.kernels.weights import Weights
@@ -171,11 +170,11 @@ def _is_replayed(library: Library, generator: torch.Generator) -> bool:
         )
     before = turned.clone()
     turned.zero_(), total.zero_()
-    tokens = ctypes.c_int64(len(x))
-    function, arguments = as_one(library, calls, space, tokens)
+    counts = Counts(len(x), 1)
+    function, arguments = as_one(library, calls, space, counts)
     function(*arguments)
     is_whole = torch.equal(turned, before) and torch.equal(total, x + before)
-    tokens.value = some = 2
+    counts.tokens.value = some = 2
     turned.zero_(), total.zero_()
     function(*arguments)
     before[some:] = 0

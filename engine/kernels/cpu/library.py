@@ -73,7 +73,7 @@ _FUNCTIONS = {
     "rotate_heads": "pnnppnppnffprnnii", "silu_and_mul": "pprnii",
     "attention": "pppnnnnffpnpipi", "attention_scratch": "pnnni",
     "prompt_attention": "pppnnnnffpnpipi",
-    "cache_write": "pprpnnpnnii", "add": "ppprii", "replay": "pnpin", "barrier": "pnnnn",
+    "cache_write": "pprpnnpnnii", "add": "ppprii", "replay": "pnpinn", "barrier": "pnnnn",
 }  # fmt: skip
 """Each with the types of its arguments."""
 _RESULTS = {"barrier": ctypes.c_int32, "attention_scratch": ctypes.c_int64}

@@ -387,6 +387,7 @@ void native_prompt_attention(const pages *pages, const step *step, const void *q
                              float scaling, float softcap, const float *sinks, int64_t chunk,
                              void *y, int32_t type, void *scratch, int32_t threads) {
 #if TILES
+    if (!step->requests) return;
     const job told = {pages, step, q, token_apart, head_apart, heads, window, chunk, scaling,
                       softcap, sinks, y, type, 0}, *j = &told;
     const int64_t group = heads / pages->kv_heads, key_dim = key_width(pages);

@@ -19,6 +19,14 @@ class CompiledCall(NamedTuple):
     arguments: tuple[Any, ...]
 
 
+class Counts:
+    """Of a step: its tokens, and those that are sampled. Arguments of replays, which stay the same
+    objects while their values change."""
+
+    def __init__(self, tokens: int, sampled: int) -> None:
+        self.tokens, self.sampled = ctypes.c_int64(tokens), ctypes.c_int64(sampled)
+
+
 class _Call(ctypes.Structure):
     _fields_ = (
         ("function", ctypes.c_void_p),
@@ -27,24 +35,25 @@ class _Call(ctypes.Structure):
         ("scratch", ctypes.c_int32),
         ("threads", ctypes.c_int32),
         ("rows", ctypes.c_int32),
+        ("is_sampled", ctypes.c_int32),
         ("each", ctypes.c_int64),
     )
 
 
 def as_one(
-    native: Library, calls: Sequence[CompiledCall], workspace: Workspace, tokens: ctypes.c_int64,
+    native: Library, calls: Sequence[CompiledCall], workspace: Workspace, counts: Counts,
     operands: object = None,
 ) -> tuple[Callable[..., None], tuple[Any, ...]]:
     """Function and arguments of a call that makes all of `calls`, with memory and thread count
-    as `workspace`, in which they compute, has them then. tokens: of the step that made them; where
-    it has fewer later, so have they. operands: what it keeps alive."""
-    most = tokens.value
-    array: Any = (_Call * len(calls))(*(_packed(one, workspace, most) for one in calls))
+    as `workspace`, in which they compute, has them then. counts: of the step that made them; where
+    there are fewer later, so many rows are computed. operands: what it keeps alive."""
+    array: Any = (_Call * len(calls))(*(_packed(one, workspace, counts) for one in calls))
     array.operands = operands
-    return native.replay, (array, len(calls), workspace.address, workspace.threads, tokens)
+    given = workspace.address, workspace.threads, counts.tokens, counts.sampled
+    return native.replay, (array, len(calls), *given)
 
 
-def _packed(call: CompiledCall, workspace: Workspace, tokens: int) -> _Call:
+def _packed(call: CompiledCall, workspace: Workspace, counts: Counts) -> _Call:
     function = ctypes.cast(call.function, ctypes.c_void_p)
     packed = _Call(function, scratch=_NONE, threads=_NONE, rows=_NONE)
     numbers = floats = 0
@@ -59,7 +68,9 @@ def _packed(call: CompiledCall, workspace: Workspace, tokens: int) -> _Call:
             packed.threads = numbers
         else:
             packed.numbers[numbers] = value or 0
-        if kind is Rows and value % tokens == 0:  # else of the rows that are sampled
-            packed.rows, packed.each = numbers, value // tokens
+        if kind is Rows:
+            packed.is_sampled = value % counts.tokens.value != 0
+            of = counts.sampled if packed.is_sampled else counts.tokens
+            packed.rows, packed.each = numbers, value // of.value
         numbers += 1
     return packed

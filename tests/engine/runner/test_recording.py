@@ -104,7 +104,7 @@ def test_replayed_steps_are_bit_by_bit_what_launched_ones_are(
     often = {size for size, times in Counter(SIZES).items() if times > first}
     made = engine.runner.recordings
     assert made is not None and prompts >= {3, *often}
-    if made.most_tokens > recording.MOST_TOKENS:  # those that were prepared serve all lengths
+    if made._prepared:  # those serve all lengths
         assert prompts >= {size for size in SIZES if size > 16}
 
 
@@ -324,10 +324,11 @@ def test_a_recording_serves_all_thread_counts(
     launched = driven(make_engine(enforce_eager=True, **settings))
     monkeypatch.setattr(recording.Recording, "__init__", counted)
     engine = make_engine(**settings)
+    prepared = len(made)
     compiled = library()
-    assert len(made) == (4 if compiled is not None and compiled.has_tiles else 0), "prompts"
+    assert bool(prepared) == (compiled is not None and compiled.has_tiles), "steps of prompts"
     assert driven(engine) == launched
-    assert 3 <= len(made) <= 9
+    assert 3 <= len(made) - prepared <= 9
 
 
 @pytest.mark.parametrize("most_others", [32, 0], ids=["any length", "near lengths"])
@@ -351,7 +352,10 @@ def test_prompts_are_recorded_when_a_model_is_loaded(
         assert not engine.runner.recordings
         return
     made = engine.runner.recordings
-    assert made is not None and len(made) == (4 if most_others else 8)
+    assert made is not None
+    assert {one.num_tokens for one in made._prepared} == (
+        {127, 256} if most_others else {32, 64, 96, 127}
+    )
     backend: Any = engine.runner.backend
     for cache in backend.caches.values():
         assert not cache.keys.elements.any() and not cache.values.elements.any()
@@ -367,6 +371,43 @@ def test_prompts_are_recorded_when_a_model_is_loaded(
     assert [size for size in replays if size > 1] == [
         size for size in sizes if most_others or size < 127
     ]
+
+
+@pytest.mark.parametrize(
+    "settings",
+    first_fast(1, [
+        {},
+        {"quantization": "int4", "quantization_group_size": 32, "kv_cache_dtype": "fp8"},
+        {"quantization": "int8", "quantization_head": "int8", "max_num_batched_tokens": 256},
+    ]),
+    ids=["bfloat16", "int4", "int8"],
+)  # fmt: skip
+def test_steps_of_any_requests_are_replayed_exactly(
+    settings: dict[str, Any], make_engine: MakeEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Prompts in parts, several together, beside requests that decode."""
+    compiled = library()
+    if compiled is None or not compiled.has_tiles:
+        pytest.skip("this processor has no tiles")
+    seen: set[tuple[bool, bool]] = set()
+    original = recording.Recording.replay
+
+    def counted(self: recording.Recording, batch: Batch) -> Tensor:
+        if not batch.is_decode:
+            seen.add((batch.num_requests > 1, len(batch.logits_indices) > 0))
+        return original(self, batch)
+
+    monkeypatch.setattr(recording.Recording, "replay", counted)
+    all_of = {"dtype": "bfloat16", "max_num_batched_tokens": 48, **settings}
+    prompts = [[(7 * n + size) % 60 for n in range(size)] for size in (150, 20, 5, 33, 90, 41, 17)]
+    params = [SamplingParams(temperature=0.0, max_tokens=2 + n, logprobs=2) for n in range(7)]
+    found, expected = (
+        [(one.token_ids, one.logprobs) for one in make_engine(**more).generate(prompts, params)]
+        for more in (all_of, {**all_of, "enforce_eager": True})
+    )
+    assert found == expected
+    is_whole = "max_num_batched_tokens" in settings
+    assert seen >= ({(True, True)} if is_whole else {(True, True), (False, False)})
 
 
 def test_a_replay_that_takes_long_tells_of_its_layers(
