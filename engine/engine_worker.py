@@ -161,12 +161,17 @@ class EngineWorker(threading.Thread):
         busy = self._engine is not None and self._engine.has_unfinished
         try:
             waits = not (busy or self._stale)
+            while waits and self._commands.empty() and self._uses_idle_time():
+                pass
             submitted = self._commands.get() if waits else self._commands.get_nowait()
             while True:
                 self._handle(submitted)
                 submitted = self._commands.get_nowait()
         except queue.Empty:
             pass
+
+    def _uses_idle_time(self) -> bool:
+        return self._engine is not None and self._engine.use_idle_time()
 
     def _handle(self, submitted: Submitted) -> None:
         self._stale = True

@@ -246,6 +246,12 @@ class LLMEngine:
         already when this returns."""
         return self._loop.step()
 
+    def use_idle_time(self) -> bool:
+        """Prepare the memory of later prompts, for some milliseconds. Whether there is more to do
+        while no request comes."""
+        num_used = self._loop.scheduler.pool.num_used
+        return not self.has_unfinished and self.runner.use_ahead(num_used)
+
     def report_steps(self, size: Callable[[int], None], layer: Callable[[], None]) -> None:
         """Call `size` with the tokens of each step, before the model computes them, and `layer` at
         each of its layers in this thread."""

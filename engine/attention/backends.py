@@ -13,7 +13,6 @@ from engine.attention.interface import LayerSpec, PagedBackend
 from engine.attention.offload import OffloadedAttention
 from engine.attention.rows import FEW_QUERIES
 from engine.config import EngineConfig
-from engine.hardware.mapped import use_early
 
 
 def make_backend(
@@ -61,7 +60,7 @@ def _on_cpu(
         few_tokens=native_limit(dtype),
         in_tiles=in_tiles(dtype),
     )
-    use_early([pages.elements for cache in made.caches.values() for pages in cache])
+    made.use_ahead(0)
     return made
 
 

@@ -32,7 +32,7 @@ from engine.attention.rows import (
     weigh,
 )
 from engine.batch.batch import Batch
-from engine.hardware.mapped import resident_bytes
+from engine.hardware.mapped import EarlyUse, resident_bytes
 from engine.kernels.cpu.attention import NativeCache, NativeStep, can_attend
 from engine.kernels.cpu.check import library
 from engine.numerics.kv_dtype import PLAIN, KVDtype
@@ -40,6 +40,11 @@ from engine.numerics.kv_dtype import PLAIN, KVDtype
 # A bucket of decoding requests holds contexts of which the longest is at most this much longer.
 BUCKET_RATIO = 1.25
 BUCKET_SLACK = 64
+
+AHEAD_BYTES, AT_LOAD_S, IDLE_S = 2**29, 1.0, 0.005
+"""Of the KV cache, beyond the blocks that were in use, which the system is asked for before a step
+needs them; and how long that takes at most when a model is loaded, and at a time between requests.
+"""
 
 
 @dataclass(slots=True)
@@ -141,6 +146,7 @@ class CPUAttention:
         # of this step, the requests with few tokens, and those that compiled code computes in tiles
         self._few, self._many = NativeStep(), NativeStep()
         self._has_tiles, self._is_for_any = in_tiles, False
+        self._early = EarlyUse([one.elements for cache in self.caches.values() for one in cache])
         self._batch: Batch | None = None
         # by window, chunk, and whether without the requests of few tokens
         self._layouts: dict[tuple[int | None, int | None, bool], Layout] = {}
@@ -160,6 +166,12 @@ class CPUAttention:
     def clear_blocks(self, blocks: list[int]) -> None:
         for cache in self.caches.values():
             cache.clear(blocks)
+
+    def use_ahead(self, num_blocks: int, most_s: float = AT_LOAD_S) -> bool:
+        """Have the system give memory beyond that of the first `num_blocks` blocks, for so long.
+        Whether there is more to be given."""
+        share = num_blocks / max(next(iter(self.caches.values())).keys.elements.shape[0], 1)
+        return self._early.use(AHEAD_BYTES, most_s, share)
 
     def begin_step(self, batch: Batch) -> None:
         self._batch = batch

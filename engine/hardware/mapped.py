@@ -14,7 +14,7 @@ import math
 import mmap
 import sys
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 
 import numpy as np
@@ -48,22 +48,38 @@ def empty_weight(shape: Sequence[int], dtype: torch.dtype) -> Tensor:
     return mapped_zeros(shape, dtype) if is_large else torch.empty(shape, dtype=dtype)
 
 
-def use_early(tensors: Sequence[Tensor], most_bytes: int = 2**30, most_s: float = 1.0) -> None:
-    """Have the system give the first huge pages of new tensors of zeros now, those of all tensors
-    in turn, until `most_bytes` or seconds are spent: when a step first writes to a page, all
-    threads wait for it. On a virtual machine whose host has not given the memory before, a page
-    takes 5 ms, so that a prompt of 1,024 tokens took 1,150 instead of 820 ms; otherwise 0.3 ms."""
-    large = [tensor.view(-1) for tensor in tensors if tensor.nbytes >= HUGE_PAGE]
-    if not large or sys.platform != "linux":
-        return
-    began, left = time.perf_counter(), most_bytes // HUGE_PAGE
-    for start in range(0, max(tensor.nbytes for tensor in large), HUGE_PAGE):
-        for flat in large:
-            if left == 0 or time.perf_counter() - began >= most_s:
-                return
-            if start + HUGE_PAGE <= flat.nbytes:
-                flat[start // flat.itemsize] = 0
-                left -= 1
+class EarlyUse:
+    """Has the system give the huge pages of `tensors`, those of all in turn, before a step writes
+    to them: all threads wait for them then. On a virtual machine whose host has not given the
+    memory before, a page takes 5 ms, so that prompts of 1,024 tokens took 503 instead of 358 ms
+    (Qwen3-0.6B in int8); otherwise 0.3 ms. What the tensors hold stays."""
+
+    def __init__(self, tensors: Sequence[Tensor]) -> None:
+        large = [one.view(-1) for one in tensors if one.nbytes >= HUGE_PAGE]
+        self._bytes = [one.view(torch.uint8) for one in large] if sys.platform == "linux" else []
+        self._most = max((one.nbytes for one in self._bytes), default=0)
+        self._left = self._pages()
+        self._next = next(self._left, None)
+
+    def _pages(self) -> Iterator[tuple[int, Tensor]]:
+        """Where each begins, and in which tensor."""
+        for start in range(0, self._most, HUGE_PAGE):
+            for one in self._bytes:
+                if start + HUGE_PAGE <= one.nbytes:
+                    yield start, one
+
+    def use(self, most_bytes: int, most_s: float, share: float = 0.0) -> bool:
+        """Until seconds are spent, or `share` of the tensors and `most_bytes` of all beyond it are
+        in use. Whether there is more to be used."""
+        began = time.perf_counter()
+        end = share * self._most + most_bytes / max(len(self._bytes), 1)
+        while self._next is not None and self._next[0] + HUGE_PAGE <= end:
+            if time.perf_counter() - began >= most_s:
+                return True
+            start, one = self._next
+            one[start : start + 1].bitwise_or_(0)
+            self._next = next(self._left, None)
+        return False
 
 
 def resident_bytes(tensors: Iterable[Tensor]) -> int | None:

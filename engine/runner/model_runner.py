@@ -9,6 +9,7 @@ from typing import NoReturn
 import torch
 from torch import Tensor, nn
 
+from engine.attention.cpu import IDLE_S, CPUAttention
 from engine.attention.interface import (
     AttentionBackend,
     KVProbe,
@@ -60,6 +61,11 @@ class ModelRunner:
         in_16_bits = (one.dtype for one in self.model.parameters() if one.dtype in FORMATS)
         dtype = next(in_16_bits, torch.float32)
         return StepRecordings(self._compute_alone, self.backend, dtype)
+
+    def use_ahead(self, num_blocks: int) -> bool:
+        """See `CPUAttention.use_ahead`."""
+        backend = self.backend
+        return isinstance(backend, CPUAttention) and backend.use_ahead(num_blocks, IDLE_S)
 
     def drop_cache(self) -> None:
         self.release_graphs()

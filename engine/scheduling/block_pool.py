@@ -64,6 +64,7 @@ class BlockPool:
         self.has_draft_kv = bytearray(num_blocks)
         self.block_hash: list[bytes | None] = [None] * num_blocks
         self.num_evictions = 0
+        self.num_used = 0  # blocks up to the last one that was ever allocated
         self._free: OrderedDict[int, None] = OrderedDict.fromkeys(range(num_blocks))
         self._by_hash: dict[bytes, int] = {}
         self._prefixes: dict[int, Prefix] = {}
@@ -95,6 +96,7 @@ class BlockPool:
             self.ref_count[block] = 1
             self.has_draft_kv[block] = False
             blocks.append(block)
+        self.num_used = max(self.num_used, *(block + 1 for block in blocks), 0)
         return blocks
 
     def acquire(self, blocks: Iterable[int]) -> None:

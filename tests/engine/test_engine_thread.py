@@ -55,6 +55,30 @@ def test_counts_the_tokens_of_a_text(
     assert events.wait(TokensCounted, lambda e: e.key == "three").num_tokens == 3
 
 
+def test_idle_time_is_used_until_a_command_comes(
+    events: Recorder, thread: EngineThread, config: EngineConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    turns: list[bool] = []
+    enough = threading.Event()
+
+    def used(self: LLMEngine) -> bool:
+        assert not self.has_unfinished
+        turns.append(True)
+        if len(turns) >= 3:
+            enough.set()
+        return len(turns) != 7
+
+    monkeypatch.setattr(LLMEngine, "use_idle_time", used)
+    thread.submit(Load(config))
+    assert enough.wait(60), "more to do, and no command"
+    for key in ("one", "two"):
+        thread.submit(CountTokens(key, "t1 t2 t3"))
+        assert events.wait(TokensCounted, lambda e, key=key: e.key == key).num_tokens == 3
+    thread.submit(AddRequest("a", PROMPT, GREEDY))
+    events.wait(OutputEvent, finished("a"))
+    assert len(tokens(events, "a")) == 8
+
+
 def test_an_output_goes_on_from_given_tokens(
     events: Recorder, thread: EngineThread, config: EngineConfig
 ) -> None:

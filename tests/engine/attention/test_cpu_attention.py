@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from dataclasses import dataclass
 
@@ -11,11 +12,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from engine.attention import cpu
 from engine.attention.cpu import CPUAttention
 from engine.attention.interface import AttentionOptions, LayerSpec
 from engine.attention.pages import Pages, token_rows
 from engine.attention.rows import FEW_QUERIES
 from engine.batch.batch import Batch, slots
+from engine.hardware.mapped import HUGE_PAGE
 from engine.numerics.kv_dtype import parse_kv_dtype
 from tests.engine.textbook_kv import attention
 from tests.tiers import examples
@@ -231,3 +234,16 @@ def test_a_prompt_is_attended_in_the_dtype_that_is_fast_for_it(tokens: int) -> N
     rounded_once = (found.float() - exact).abs() <= exact.abs() / 2**8 + 1e-6
     assert found.dtype is dtype
     assert bool(rounded_once.all()) == (tokens >= FEW_QUERIES)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="has no huge pages")
+def test_memory_beyond_the_used_blocks_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a block of half a huge page for keys, and one for values."""
+    monkeypatch.setattr(cpu, "AHEAD_BYTES", 4 * HUGE_PAGE)
+    width = HUGE_PAGE // 2 // 16 // 2 // 4
+    backend = CPUAttention({0: LayerSpec(2, width, width)}, 16, 16, torch.float32)
+    assert backend.nbytes == 16 * HUGE_PAGE and backend.resident == 0
+    assert backend.use_ahead(0, 0.0) and backend.resident == 0
+    for num_blocks, pages in ((0, 4), (3, 6), (1, 6), (16, 16)):
+        assert not backend.use_ahead(num_blocks, math.inf)
+        assert -(-(backend.resident or 0) // HUGE_PAGE) == pages

@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine.hardware import mapped
-from engine.hardware.mapped import HUGE_PAGE, empty_weight, mapped_zeros, resident_bytes, use_early
+from engine.hardware.mapped import HUGE_PAGE, EarlyUse, empty_weight, mapped_zeros, resident_bytes
 from engine.kernels.cpu.integer import in_panels
 
 DTYPES = st.sampled_from([torch.float32, torch.bfloat16, torch.uint8, torch.int64])
@@ -63,18 +63,22 @@ def test_large_tensors_are_in_huge_pages() -> None:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="has no huge pages")
 def test_the_first_pages_of_each_tensor_are_used_early(monkeypatch: pytest.MonkeyPatch) -> None:
-    made = [torch.ones(pages * HUGE_PAGE // 4) for pages in (1, 3, 2)] + [torch.ones(10)]
-    used = lambda: [[int(i) for i in (tensor == 0).nonzero()] for tensor in made]
-    page = HUGE_PAGE // 4
-    use_early(made, 4 * HUGE_PAGE)
-    assert used() == [[0], [0, page], [0], []]
+    made = [mapped_zeros((pages, HUGE_PAGE), torch.uint8) for pages in (1, 3, 2)]
+    tiny = torch.ones(10)
+    made[1][2, 5] = 7
+    early = EarlyUse([*made, tiny])
+    resident = lambda: [-(-(resident_bytes([one]) or 0) // HUGE_PAGE) for one in made]
+    assert resident() == [0, 1, 0]
+    assert not early.use(3 * HUGE_PAGE, math.inf) and resident() == [1, 2, 1]
+    assert not early.use(3 * HUGE_PAGE, math.inf), "as many as before"
+    assert resident() == [1, 2, 1]
     clock = itertools.count()
     ticking = SimpleNamespace(perf_counter=lambda: next(clock))
     monkeypatch.setattr(mapped, "time", ticking)
-    use_early(made, most_s=7)
-    assert used() == [[0], [0, page], [0, page], []]
-    use_early(made, most_s=math.inf)
-    assert used() == [[0], [0, page, 2 * page], [0, page], []]
+    assert early.use(9 * HUGE_PAGE, 2) and resident() == [1, 3, 1]
+    assert not early.use(0, 9, share=1.0) and resident() == [1, 3, 2]
+    assert int(made[1][2, 5]) == 7 and int(made[1].sum()) == 7 and tiny.sum() == 10
+    assert not EarlyUse([tiny]).use(HUGE_PAGE, math.inf)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="has no huge pages")
@@ -84,7 +88,7 @@ def test_pages_that_were_used_are_resident() -> None:
     before = resident_bytes(pages)
     pages[1][2:5] = 1
     assert before == 0 and resident_bytes(pages) == 3 * HUGE_PAGE
-    use_early(pages[:1], 6 * HUGE_PAGE)  # single bytes, each of a page of whatever size
+    EarlyUse(pages[:1]).use(6 * HUGE_PAGE, math.inf)  # bytes, each of a page of whatever size
     used = resident_bytes(pages[:1])
     assert used is not None and 6 * mmap.PAGESIZE <= used <= 6 * HUGE_PAGE
 

@@ -25,7 +25,9 @@ class PoolMachine(RuleBasedStateMachine):
     @rule(count=st.integers(1, 12))
     def allocate(self, count: int) -> None:
         if count <= self.pool.num_free_blocks:
+            used = self.pool.num_used
             self.tables.append(self.pool.allocate(count))
+            assert self.pool.num_used == max(used, max(self.tables[-1]) + 1)
         else:
             before = list(self.pool.ref_count)
             with pytest.raises(IntegrityError):
