@@ -268,7 +268,8 @@ class CPUAttention:
     def for_any_step(self) -> Iterator[bool]:
         """Inside, layers call all compiled code that attends for requests of any number of tokens,
         whatever the step has. Whether no other code attends."""
-        self._is_for_any = self._has_tiles and all(layer in self._compiled for layer in self.caches)
+        is_compiled = self._has_tiles or self._few_tokens == sys.maxsize
+        self._is_for_any = is_compiled and all(layer in self._compiled for layer in self.caches)
         try:
             yield self._is_for_any
         finally:
@@ -308,7 +309,8 @@ class CPUAttention:
         compiled = self._compiled.get(layer)
         if compiled is not None and (self._few.num_requests or self._is_for_any):
             compiled.attend(self._few, q, output, *options)
-        if compiled is not None and (self._many.num_requests or self._is_for_any):
+        many = self._many.num_requests or (self._is_for_any and self._has_tiles)
+        if compiled is not None and many:
             compiled.attend(self._many, q, output, *options, in_tiles=True)
         if compiled is not None and self._has_tiles:
             return output

@@ -19,6 +19,7 @@ recorded: Python may choose its experts.
 
 from __future__ import annotations
 
+import dataclasses
 from collections import Counter
 from collections.abc import Callable, Sequence
 
@@ -48,9 +49,13 @@ MOST_BYTES = 64 * 2**20
 """Of all recordings of a model but those that are prepared, without their workspace; the one that
 was used least recently goes first. A step that needs more is not recorded."""
 
-PREPARED_TOKENS, PREPARED_BYTES = 2048, 128 * 2**20
-"""At most, of prompts whose steps are recorded when a model is loaded; and of the memory for these,
-which is the system's until a prompt needs it. 95 MB for 2,048 tokens of Qwen3-0.6B."""
+PREPARED_BYTES = 128 * 2**20
+"""At most, of the memory of steps that are recorded when a model is loaded, which is the system's
+until a prompt needs it. 104 MB for 2,048 tokens of Qwen3-0.6B."""
+
+SHORT_SIZES, LONG_SIZES = (31, 61, 89, 113, 127), (257, 521, 1031, 2053)
+"""Tokens of these steps, below MANY_ROWS and from there on. Primes: a number of rows that is no
+multiple of one is that of sampled rows."""
 
 _NEAR = 32  # tokens fewer than those of a recording with many calls that compute them all
 _MANY_CALLS = 32  # that are not compiled
@@ -135,22 +140,22 @@ class StepRecordings:
     def prepare(self, block_size: int, max_model_len: int) -> None:
         """Record steps of prompts before there is one, if all that attention computes is recorded
         with them. Writes no keys and values."""
-        short = min(MANY_ROWS - 1, max_model_len)
+        *shorter, short = SHORT_SIZES
         if not (made := self._dry(short, block_size)):
             return
         if made[0].num_others > _MANY_CALLS:
-            for size in range(_NEAR, short, _NEAR):
+            for size in shorter:
                 self._prepared += self._dry(size, block_size)
             self._prepared += made
             return
-        self._prepared, size = made, min(PREPARED_TOKENS, max_model_len)
-        each = (made[0].nbytes - made[0].logits.nbytes) / short
-        while size > MANY_ROWS and (
-            size * each > PREPARED_BYTES or not self._are_alike(MANY_ROWS, size)
-        ):
-            size //= 2
-        if size > MANY_ROWS:
-            self._prepared += self._dry(size, block_size)
+        self._prepared = made
+        each, longest = (made[0].nbytes - made[0].logits.nbytes) / short, short
+        for size in LONG_SIZES:
+            is_small = size * each <= PREPARED_BYTES and self._are_alike(MANY_ROWS, size)
+            if longest < max_model_len and is_small:
+                longest = size
+        if longest > short:
+            self._prepared += self._dry(longest, block_size)
 
     def _dry(self, size: int, block_size: int) -> list[Recording]:
         """Of any step of up to `size` tokens, one for each way in which sampled rows are computed;
@@ -162,6 +167,7 @@ class StepRecordings:
         def one(rows: int) -> Recording:
             blocks = [0] * -(-size // block_size)
             batch = pack([Span([0] * size, 0, blocks, rows)], block_size)
+            batch = dataclasses.replace(batch, positions=torch.zeros_like(batch.positions))
             other = next(iter([*made, *self._prepared]), None)
             return Recording(self._compute, backend, batch, self._workspace, True, other)
 
@@ -169,7 +175,7 @@ class StepRecordings:
             with backend.for_any_step() as can_be_any:
                 if not can_be_any:
                     return made
-                many = one(most := min(MOST_ROWS, size))
+                many = one(most := min(MOST_ROWS, size - 1))
                 ways = [n for n in range(1, most) if self._product(n) != self._product(n + 1)]
                 for rows in ways if many.takes_fewer_rows else (1, 0):
                     made.append(one(rows))

@@ -353,8 +353,10 @@ def test_prompts_are_recorded_when_a_model_is_loaded(
         return
     made = engine.runner.recordings
     assert made is not None
+    primes = *recording.SHORT_SIZES, *recording.LONG_SIZES
+    assert all(size % n for size in primes for n in range(2, size))
     assert {one.num_tokens for one in made._prepared} == (
-        {127, 256} if most_others else {32, 64, 96, 127}
+        {127, 257} if most_others else set(recording.SHORT_SIZES)
     )
     backend: Any = engine.runner.backend
     for cache in backend.caches.values():
@@ -379,8 +381,10 @@ def test_prompts_are_recorded_when_a_model_is_loaded(
         {},
         {"quantization": "int4", "quantization_group_size": 32, "kv_cache_dtype": "fp8"},
         {"quantization": "int8", "quantization_head": "int8", "max_num_batched_tokens": 256},
+        {"quantization": "fp8", "max_num_batched_tokens": 256},
+        {"quantization": "nf4"},
     ]),
-    ids=["bfloat16", "int4", "int8"],
+    ids=["bfloat16", "int4", "int8", "fp8", "nf4"],
 )  # fmt: skip
 def test_steps_of_any_requests_are_replayed_exactly(
     settings: dict[str, Any], make_engine: MakeEngine, monkeypatch: pytest.MonkeyPatch
