@@ -129,7 +129,7 @@ class CPUAttention:
         few_tokens: int = sys.maxsize,
         in_tiles: bool = False,
     ) -> None:
-        self.block_size = block_size
+        self.block_size, self._num_blocks = block_size, num_blocks
         self._device = device
         self.compute_dtype = compute_dtype or dtype
         self.prompt_dtype = prompt_dtype or self.compute_dtype
@@ -168,10 +168,9 @@ class CPUAttention:
             cache.clear(blocks)
 
     def use_ahead(self, num_blocks: int, most_s: float = AT_LOAD_S) -> bool:
-        """Have the system give memory beyond that of the first `num_blocks` blocks, for so long.
-        Whether there is more to be given."""
-        share = num_blocks / max(next(iter(self.caches.values())).keys.elements.shape[0], 1)
-        return self._early.use(AHEAD_BYTES, most_s, share)
+        """Have the system give the memory of the first `num_blocks` blocks and AHEAD_BYTES beyond
+        it, for so long. Whether there is more to be given."""
+        return self._early.use(AHEAD_BYTES, most_s, num_blocks / self._num_blocks)
 
     def begin_step(self, batch: Batch) -> None:
         self._batch = batch

@@ -50,7 +50,7 @@ MOST_BYTES = 64 * 2**20
 was used least recently goes first. A step that needs more is not recorded."""
 
 PREPARED_BYTES = 128 * 2**20
-"""At most, of the memory of steps that are recorded when a model is loaded, which is the system's
+"""At most, of the memory of a step that is recorded when a model is loaded, which is the system's
 until a prompt needs it. 104 MB for 2,048 tokens of Qwen3-0.6B."""
 
 SHORT_SIZES, LONG_SIZES = (31, 61, 89, 113, 127), (257, 521, 1031, 2053)
@@ -204,7 +204,9 @@ class StepRecordings:
     def summary(self) -> str:
         """Which steps with prompts are replayed."""
         if self._prepared:
-            return f"Replayed for up to {self._prepared[-1].num_tokens:,} tokens"
+            most = self._prepared[-1].num_tokens
+            most -= most % MOST_ROWS if most in LONG_SIZES else 0  # a round number
+            return f"Replayed for up to {most:,} tokens"
         return f"Replayed for up to {self._most[False]} tokens of one request"
 
     def fits(self, batch: Batch) -> bool:

@@ -60,7 +60,8 @@ class Packed(ctypes.Structure):
 
 
 class Rows(ctypes.c_int64):
-    """Of activations, or what there are of them in all: a multiple of a step's tokens, or not."""
+    """Rows of activations, or numbers in them: a multiple of a step's tokens, or of those that are
+    sampled."""
 
 
 _TYPES: dict[str, Any] = {

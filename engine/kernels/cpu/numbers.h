@@ -71,8 +71,8 @@ INLINE floats numbers_at(const void *x, int64_t place, int64_t left, int type) {
     return load_floats(some);
 }
 
-/* The other way round: the first `left` of `from`, or all. is_exact: else the smallest numbers may become
- * 0 in bfloat16, which takes the processor a sixth of the time. */
+/* The other way round: the first `left` of `from`, or all. is_exact: else numbers too small to be normal may
+ * become 0 in bfloat16, by an instruction of the processor. */
 INLINE void put_numbers(void *to, int64_t place, int64_t left, floats from, int type, const int is_exact) {
     float some[LANES];
     if (left < LANES) {
