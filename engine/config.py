@@ -169,8 +169,8 @@ class EngineConfig:
     enforce_eager: bool = _setting(
         bool, False, Change.CACHE_REBUILD, "Eager mode",
         "Launch every kernel separately. Off: decode-only steps are replayed, on NVIDIA GPUs as "
-        "CUDA graphs, which use extra memory; on the CPU for up to 64 requests, and steps with "
-        "prompts of up to 2,048 tokens.",
+        "CUDA graphs, which use extra memory; on the CPU for up to 64 requests. There, steps with "
+        "prompts are replayed too, for up to 2,048 tokens by processor and model.",
     )
     seed: int = _setting(
         int, 0, Change.RELOAD, "Seed", "Seed for random weights and for requests without a seed.",

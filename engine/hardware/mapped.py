@@ -58,15 +58,8 @@ class EarlyUse:
         large = [one.view(-1) for one in tensors if one.nbytes >= HUGE_PAGE]
         self._bytes = [one.view(torch.uint8) for one in large] if sys.platform == "linux" else []
         self._most = max((one.nbytes for one in self._bytes), default=0)
-        self._left = self._pages()
+        self._left = _pages(self._bytes, self._most)
         self._next = next(self._left, None)
-
-    def _pages(self) -> Iterator[tuple[int, Tensor]]:
-        """Where each begins, and in which tensor."""
-        for start in range(0, self._most, HUGE_PAGE):
-            for one in self._bytes:
-                if start + HUGE_PAGE <= one.nbytes:
-                    yield start, one
 
     def use(self, most_bytes: int, most_s: float, share: float = 0.0) -> bool:
         """Until seconds are spent, or `share` of the tensors and `most_bytes` of all beyond it are
@@ -80,6 +73,15 @@ class EarlyUse:
             one[start : start + 1].bitwise_or_(0)
             self._next = next(self._left, None)
         return False
+
+
+def _pages(tensors: Sequence[Tensor], most: int) -> Iterator[tuple[int, Tensor]]:
+    """Where each begins, and in which tensor. Not a method: the memory would live until the garbage
+    collector finds it."""
+    for start in range(0, most, HUGE_PAGE):
+        for one in tensors:
+            if start + HUGE_PAGE <= one.nbytes:
+                yield start, one
 
 
 def resident_bytes(tensors: Iterable[Tensor]) -> int | None:

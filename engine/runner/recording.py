@@ -149,7 +149,7 @@ class StepRecordings:
             self._prepared += made
             return
         self._prepared = made
-        each, longest = (made[0].nbytes - made[0].logits.nbytes) / short, short
+        each, longest = (made[-1].nbytes - made[-1].logits.nbytes) / short, short
         for size in LONG_SIZES:
             is_small = size * each <= PREPARED_BYTES and self._are_alike(MANY_ROWS, size)
             if longest < max_model_len and is_small:
@@ -160,26 +160,27 @@ class StepRecordings:
     def _dry(self, size: int, block_size: int) -> list[Recording]:
         """Of any step of up to `size` tokens, one for each way in which sampled rows are computed;
         where more than compiled calls follow upon these, for one row and for none."""
-        backend, made = self._backend, list[Recording]()
+        backend = self._backend
         if not self._are_alike(size - 1, size) or not isinstance(backend, CPUAttention):
-            return made
+            return []
 
-        def one(rows: int) -> Recording:
+        def one(rows: int, other: Recording | None) -> Recording:
             blocks = [0] * -(-size // block_size)
             batch = pack([Span([0] * size, 0, blocks, rows)], block_size)
             batch = dataclasses.replace(batch, positions=torch.zeros_like(batch.positions))
-            other = next(iter([*made, *self._prepared]), None)
             return Recording(self._compute, backend, batch, self._workspace, True, other)
 
         try:
             with backend.for_any_step() as can_be_any:
                 if not can_be_any:
-                    return made
-                many = one(most := min(MOST_ROWS, size - 1))
-                ways = [n for n in range(1, most) if self._product(n) != self._product(n + 1)]
-                for rows in ways if many.takes_fewer_rows else (1, 0):
-                    made.append(one(rows))
-                return [*made, many] if many.takes_fewer_rows else made
+                    return []
+                shorter = self._prepared[-1] if self._prepared else None
+                many = one(most := min(MOST_ROWS, size - 1), shorter)
+                if many.takes_fewer_rows:
+                    ways = [n for n in range(1, most) if self._product(n) != self._product(n + 1)]
+                    return [*(one(rows, many) for rows in ways), many]
+                alone = one(1, shorter)
+                return [alone, one(0, alone)]
         except UnrecordableError as error:
             self._refuse(False, 1, str(error))
         except (MemoryError, RuntimeError) as error:
@@ -210,25 +211,20 @@ class StepRecordings:
         return f"Replayed for up to {self._most[False]} tokens of one request"
 
     def fits(self, batch: Batch) -> bool:
-        return self._has_own(batch) or self._serving(batch) is not None
-
-    def _has_own(self, batch: Batch) -> bool:
+        """Whether a step may get a recording of its own."""
         is_alike = batch.is_decode or batch.num_requests == 1
         return is_alike and batch.num_tokens <= self._most[batch.is_decode]
 
     @torch.inference_mode()
     def execute(self, batch: Batch) -> Tensor | None:
-        """Logits [R, vocab] of a batch that fits; None where it is to be launched."""
+        """Logits [R, vocab]; None of a batch that is to be launched."""
+        key, fits = (batch.num_tokens, len(batch.logits_indices), batch.is_decode), self.fits(batch)
+        if fits and (found := self._recordings.pop(key, None)) is not None:
+            self._recordings[key] = found
+            return found.replay(batch)
         prepared = self._serving(batch)
-        if prepared is not None and not batch.is_decode:
-            return prepared.replay(batch)
-        if self._has_own(batch):
-            key = batch.num_tokens, len(batch.logits_indices), batch.is_decode
-            if (found := self._recordings.pop(key, None)) is not None:
-                self._recordings[key] = found
-                return found.replay(batch)
-            if self._pays(key, batch.is_decode):
-                return self._recorded(key, batch)
+        if fits and (batch.is_decode or prepared is None) and self._pays(key, batch.is_decode):
+            return self._recorded(key, batch)
         return None if prepared is None else prepared.replay(batch)
 
     def _serving(self, batch: Batch) -> Recording | None:

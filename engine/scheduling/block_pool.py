@@ -96,7 +96,7 @@ class BlockPool:
             self.ref_count[block] = 1
             self.has_draft_kv[block] = False
             blocks.append(block)
-        self.num_used = max(self.num_used, *(block + 1 for block in blocks), 0)
+        self.num_used = max(self.num_used, 1 + max(blocks, default=-1))
         return blocks
 
     def acquire(self, blocks: Iterable[int]) -> None:

@@ -79,6 +79,9 @@ def test_the_first_pages_of_each_tensor_are_used_early(monkeypatch: pytest.Monke
     assert not early.use(0, 9, share=1.0) and resident() == [1, 3, 2]
     assert int(made[1][2, 5]) == 7 and int(made[1].sum()) == 7 and tiny.sum() == 10
     assert not EarlyUse([tiny]).use(HUGE_PAGE, math.inf)
+    kept = weakref.ref(early)
+    del early
+    assert kept() is None, "and with it the memory, without the garbage collector"
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="has no huge pages")
