@@ -74,10 +74,11 @@ def set_text(qtbot: QtBot, application: Application, percent: int) -> None:
 
 
 def send(qtbot: QtBot, application: Application, text: str) -> None:
+    """Until it is answered: a short reply may be complete before anyone looks."""
     application.pages.chat_page.new_chat()
     application.pages.chat_page.send(text)
     qtbot.waitUntil(
-        lambda: application.pages.chat.current.path()[-1].state is State.STREAMING, timeout=5000
+        lambda: application.pages.chat.current.path()[-1].state is not State.WAITING, timeout=5000
     )
 
 
