@@ -14,7 +14,7 @@ from engine.config import EngineConfig
 from engine.hardware.device_map import AUTO
 from engine.hardware.devices import is_cuda
 from engine.hardware.machine import machine_name
-from engine.kernels.embedding import QuantizedEmbedding
+from engine.kernels.embedding import PackedEmbedding
 from engine.kernels.triton.support import problem as triton_problem
 from engine.lazy_transformers import PretrainedConfig
 from engine.models.architecture import count_parameters, ties_head
@@ -96,7 +96,7 @@ def _measured_parts(model: nn.Module) -> tuple[int, int, int, int]:
     head: Any = model.get_output_embeddings()  # type: ignore[operator]
     embedding: Any = model.get_input_embeddings()  # type: ignore[operator]
     output = head.packed_bytes or head.weight.nbytes
-    if isinstance(embedding, QuantizedEmbedding):
+    if isinstance(embedding, PackedEmbedding):
         lookup = embedding.packed_bytes
     else:
         is_tied = not head.packed_bytes and head.weight.data_ptr() == embedding.weight.data_ptr()

@@ -1,4 +1,4 @@
-"""Quantized embeddings: int8 rows with a scale per token of the vocabulary.
+"""Embeddings whose rows are packed: int8 with a scale per token, or bfloat16 in 12 bits.
 
 An output head that is tied to the embeddings shares one copy with them.
 """
@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from engine.kernels.cpu.compressed import CompressedWeights
 from engine.kernels.cpu.integer import IntegerWeights
 from engine.kernels.per_channel import Int8PerChannel
 from engine.kernels.tiled import GroupedWeights
@@ -22,7 +23,7 @@ Int8Rows = Int8PerChannel | IntegerWeights | GroupedWeights
 """int8 per output: an output head, embeddings, or both."""
 
 
-class QuantizedEmbedding(nn.Module):
+class PackedEmbedding(nn.Module):
     """Replaces an embedding: token ids [...] -> [..., width], times the scale of its class.
 
     `original` stays for that scale, which is computed with the other buffers; its weight is freed.
@@ -32,7 +33,7 @@ class QuantizedEmbedding(nn.Module):
     def __init__(
         self,
         original: nn.Module,
-        source: Int8Rows,
+        source: Int8Rows | CompressedWeights,
         device: torch.device | str = "cpu",
         *,
         is_tied: bool,
@@ -63,7 +64,7 @@ class QuantizedEmbedding(nn.Module):
 
 
 def is_plain_embedding(module: nn.Module) -> bool:
-    """Whether QuantizedEmbedding computes what `module` does: a lookup, perhaps times a scale."""
+    """Whether PackedEmbedding computes what `module` does: a lookup, perhaps times a scale."""
     if type(module) is nn.Embedding:
         return module.max_norm is None
     return isinstance(module, nn.Embedding) and hasattr(module, "embed_scale")
@@ -72,7 +73,7 @@ def is_plain_embedding(module: nn.Module) -> bool:
 def lookup_of(model: nn.Module) -> Callable[[Tensor], Tensor]:
     """The input embeddings of `model` as a function of token ids [T], without their scale."""
     embedding = model.get_input_embeddings()  # type: ignore[operator]
-    if isinstance(embedding, QuantizedEmbedding):
+    if isinstance(embedding, PackedEmbedding):
         return embedding.rows
     table: Tensor = embedding.weight.detach()
     return lambda token_ids: F.embedding(token_ids, table)

@@ -21,9 +21,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from engine.kernels.dense import BLOCKED, IMPLEMENTATIONS, block, unblock
+from engine.kernels.cpu import compressed
+from engine.kernels.cpu.check import library
+from engine.kernels.cpu.compressed import CompressedWeights
+from engine.kernels.dense import BLOCKED, IMPLEMENTATIONS, block, fits_in_blocks, unblock
 from engine.kernels.measure import dtype_name
-from engine.kernels.registry import choose_blocked, choose_linear
+from engine.kernels.registry import blocked_choices, choose_blocked, choose_linear
 from engine.kernels.weights import Weights
 
 
@@ -51,7 +54,8 @@ class BlockedWeights(Weights):
     """An unquantized weight in oneDNN's block layout (`engine.kernels.dense`)."""
 
     def __init__(self, weight: Tensor) -> None:
-        super().__init__(weight.shape, weight.dtype, dtype_name(weight.dtype), weight)
+        title = f"{dtype_name(weight.dtype)}, blocked"
+        super().__init__(weight.shape, weight.dtype, title, weight)
         self._blocked = block(weight)
 
     def multiply(self, x: Tensor, bias: Tensor | None) -> Tensor:
@@ -62,11 +66,22 @@ class BlockedWeights(Weights):
         return unblock(self._blocked)
 
 
+def fastest_form(weight: Tensor) -> Weights | None:
+    """An unquantized weight on the CPU as it is multiplied fastest: in 12 bits or in blocks. None:
+    as it is."""
+    compiled = library()
+    if compiled is not None and compressed.fits(weight, compiled):
+        return CompressedWeights.of(weight, compiled)
+    if fits_in_blocks(weight) and blocked_choices(weight.dtype):
+        return BlockedWeights(weight)
+    return None
+
+
 class Linear(nn.Module):
     """A linear layer. `weight` is [out_features, in_features], `bias` [out_features] or None.
 
-    After `pack` the weight is stored in another form (blocked, quantized); each access to `weight`
-    then makes a dense copy.
+    After `pack` the weight is stored in another form (blocked, compressed, quantized); each access
+    to `weight` then makes a dense copy.
     """
 
     weight: nn.Parameter
@@ -109,14 +124,9 @@ class Linear(nn.Module):
         self.packed = weights
         self._parameters.pop("weight", None)
 
-    def block_weight(self) -> None:
-        """Replace the plain weight by one in blocks (`engine.kernels.dense`)."""
-        if self.packed is None:
-            self.pack(BlockedWeights(self.weight))
-
     @property
-    def is_blocked(self) -> bool:
-        return isinstance(self.packed, BlockedWeights)
+    def is_quantized(self) -> bool:
+        return not isinstance(self.packed, BlockedWeights | CompressedWeights | None)
 
     @property
     def packed_bytes(self) -> int:

@@ -14,10 +14,9 @@ from functools import partial
 import torch
 
 from engine.hardware.peaks import WeightRate
-from engine.kernels.linear import BlockedWeights, PlainWeights
+from engine.kernels.linear import PlainWeights, fastest_form
 from engine.kernels.measure import one_at_a_time, one_thread, shortest_ms
 from engine.kernels.quantized import make_weights
-from engine.kernels.registry import blocked_choices
 from engine.kernels.weights import Weights
 from engine.numerics.scheme import Scheme
 
@@ -83,9 +82,7 @@ def prompt_rate(
 def _held(method: str, weight: torch.Tensor, group_size: int, device: str) -> Weights:
     if method != "none":
         return make_weights([Scheme(method, group_size).rounded(weight)], weight.dtype, device)
-    if device == "cpu" and blocked_choices(weight.dtype):
-        return BlockedWeights(weight)
-    return PlainWeights(weight.to(device))
+    return (device == "cpu" and fastest_form(weight)) or PlainWeights(weight.to(device))
 
 
 def _rate(method: str, held: Weights, rows: int, device: str) -> WeightRate:

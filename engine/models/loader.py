@@ -8,7 +8,7 @@ slots      all other weights: allocated, then filled from the source
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -24,7 +24,7 @@ from engine.kernels.cpu.build import reporting
 from engine.kernels.cpu.check import library, remedy
 from engine.kernels.measure import Choice
 from engine.kernels.packed_codes import WORDS
-from engine.kernels.registry import blocked_choices, linear_choices
+from engine.kernels.registry import linear_choices
 from engine.models.architecture import build_on_meta, resolve_class
 from engine.models.checkpoint import Checkpoint
 from engine.models.disk_weights import DiskWeights
@@ -43,8 +43,9 @@ from engine.models.materialise import (
     weight_bytes,
 )
 from engine.models.placement import place
+from engine.models.plain_weights import arrange_weights
 from engine.models.prepare import Prepared, kinds_that_agree, prepare
-from engine.models.targets import block_weights, find_head, outcome, targets
+from engine.models.targets import find_head, outcome, targets
 from engine.numerics.scheme import PLAIN, Scheme
 
 Progress = Callable[[str, int, int], None]
@@ -158,8 +159,8 @@ def _load(request: LoadRequest) -> LoadedModel:
     crossing = SplitForward(model, device_map) if device_map.host_layers else None
     if TABLE in agreed:
         apply_all(list(table_swaps(model, length, dtype)))
-    blocked = block_weights(model, dtype, request.progress, request.cancelled)
-    each = {name: _linear_outcome(dtype, name, blocked) for name in device_map.devices}
+    forms = arrange_weights(model, dtype, request.progress, request.cancelled)
+    each = {name: _linear_outcome(dtype, name, forms) for name in device_map.devices}
     plain = "; ".join(f"{name}: {text}" if len(each) > 1 else text for name, text in each.items())
     quantized = outcome(model)
     kernels["linear"] = f"{quantized}; other layers: {plain}" if quantized else plain
@@ -228,13 +229,15 @@ def _slow_kernels(request: LoadRequest) -> list[str]:
     return notices
 
 
-def _linear_outcome(dtype: torch.dtype, device: str, num_blocked: int) -> str:
+def _linear_outcome(dtype: torch.dtype, device: str, forms: Mapping[str, int]) -> str:
+    """forms: number of layers whose unquantized weight has each form but the plain one."""
     if device != "cpu":
         return "torch"
     plain = _by_rows(linear_choices(dtype))
-    if not num_blocked:
+    if not forms:
         return plain
-    return f"{_by_rows(blocked_choices(dtype))} (blocked weights: {num_blocked}; others: {plain})"
+    others = "; ".join(f"{title}: {count} layers" for title, count in forms.items())
+    return f"{others}; others: {plain}"
 
 
 def _by_rows(choices: Sequence[Choice]) -> str:

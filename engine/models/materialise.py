@@ -216,7 +216,7 @@ def weight_bytes(model: nn.Module, device_map: DeviceMap) -> dict[str, int]:
             seen.add(storage.data_ptr())
             found[device_map.of(name)] += storage.nbytes()
     for path, module in model.named_modules():
-        # Linear, QuantizedExperts, QuantizedEmbedding
+        # Linear, QuantizedExperts, PackedEmbedding
         found[device_map.of(path)] += getattr(module, "packed_bytes", 0)
     return found
 

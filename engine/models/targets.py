@@ -12,25 +12,23 @@ Peak memory is the result plus less than one plain decoder layer.
 from __future__ import annotations
 
 import itertools
-from collections import Counter, defaultdict
-from collections.abc import Callable, Container, Iterable, Iterator
+from collections import defaultdict
+from collections.abc import Container, Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 
-from engine.errors import CheckpointError, LoadCancelled
+from engine.errors import CheckpointError
 from engine.hardware.device_map import DeviceMap
 from engine.hardware.devices import make_current
 from engine.kernels.cpu.check import library
 from engine.kernels.cpu.integer import IntegerWeights
-from engine.kernels.dense import fits_in_blocks
-from engine.kernels.embedding import Int8Rows, QuantizedEmbedding, is_plain_embedding
+from engine.kernels.embedding import Int8Rows, PackedEmbedding, is_plain_embedding
 from engine.kernels.linear import Linear
 from engine.kernels.per_channel import Int8PerChannel
 from engine.kernels.quantized import make_expert_weights, make_weights
-from engine.kernels.registry import blocked_choices
 from engine.kernels.tiled import GroupedWeights
 from engine.kernels.triton.support import is_usable
 from engine.models.layers.experts import QuantizedExperts
@@ -105,7 +103,7 @@ def outcome(model: nn.Module) -> str:
     """Formats of the quantized layers, and how many layers have each."""
     counts: dict[str, int] = defaultdict(int)
     for module in model.modules():
-        if isinstance(module, Linear) and module.packed is not None and not module.is_blocked:
+        if isinstance(module, Linear) and module.packed is not None and module.is_quantized:
             counts[module.packed.title] += 1
         elif isinstance(module, QuantizedExperts):
             counts[f"experts {module.title}"] += 1
@@ -152,7 +150,7 @@ class Head:
         if not is_shared:
             plain = (chunk.to(lookup_device) for chunk in source.rows(names[1]))
             weights = GroupedWeights(_int8_rows(plain), dtype)
-        embedding = QuantizedEmbedding(self.embedding, weights, lookup_device, is_tied=is_shared)
+        embedding = PackedEmbedding(self.embedding, weights, lookup_device, is_tied=is_shared)
         model.set_input_embeddings(embedding)  # type: ignore[operator]
 
 
@@ -185,42 +183,3 @@ def _int8_rows(chunks: Iterable[Tensor]) -> IntCodes:
     codes = stack([round_int8(plain) for plain in chunks])
     assert isinstance(codes, IntCodes)
     return codes
-
-
-def block_weights(
-    model: nn.Module,
-    dtype: torch.dtype,
-    progress: Callable[[str, int, int], None],
-    cancelled: Callable[[], bool],
-) -> int:
-    """Put plain weights of linear layers on the CPU in blocks where products are faster with them;
-    how many were.
-
-    One after the other, so that memory rises by one weight at most. A weight that something else
-    reads too (an embedding that the head is tied to) stays as it is, and so does one that blocks
-    would make larger. Raises LoadCancelled.
-    """
-    on_cpu = any(p.device.type == "cpu" for p in model.parameters())
-    if not on_cpu or not blocked_choices(dtype):  # which measures
-        return 0
-    uses = Counter(
-        p.data_ptr() for m in model.modules() for p in m.parameters(recurse=False) if p.numel()
-    )
-    chosen = [
-        m
-        for m in model.modules()
-        if isinstance(m, Linear)
-        and m.packed is None  # its `weight` would be a plain copy
-        and m.weight.dtype is dtype
-        and m.weight.device.type == "cpu"
-        and uses[m.weight.data_ptr()] == 1
-        and fits_in_blocks(m.weight)
-    ]
-    total, done = sum(m.weight.nbytes for m in chosen), 0
-    for module in chosen:
-        if cancelled():
-            raise LoadCancelled("Loading was cancelled.")
-        progress("Repacking weights", done, total)
-        module.block_weight()
-        done += module.packed_bytes
-    return len(chosen)

@@ -12,7 +12,7 @@ from torch import Tensor
 pytest.importorskip("triton")
 
 from engine.kernels import ops, quantized
-from engine.kernels.embedding import QuantizedEmbedding
+from engine.kernels.embedding import PackedEmbedding
 from engine.kernels.per_channel import Int8PerChannel
 from engine.models import prepare, targets
 from engine.models.checkpoint import Checkpoint
@@ -79,6 +79,6 @@ def test_head_and_embeddings_share_one_copy(
     model: Any = load(folder, Scheme("none", head="int8"), device).model
     embedding = model.get_input_embeddings()
     assert isinstance(model.get_output_embeddings().packed, Int8PerChannel)
-    assert isinstance(embedding, QuantizedEmbedding) and embedding.packed_bytes == 0
+    assert isinstance(embedding, PackedEmbedding) and embedding.packed_bytes == 0
     tokens = torch.tensor([[3, 9, 3]], device=device)
     assert torch.equal(embedding(tokens)[0], model.get_output_embeddings().weight[tokens[0]])

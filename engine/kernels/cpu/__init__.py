@@ -6,6 +6,7 @@
     library.py        the compiled functions
     workspace.py      the memory that they compute in, and their thread count
     integer.py        4- and 8-bit weights, multiplied as integers (integer.c)
+    compressed.py     bfloat16 in 12 bits, bit for bit (compressed.c; tiled.c multiplies it)
     dequantized.py    float8, NF4, and 4 and 8 bits in groups for float32 models (dequantized.c)
     elementwise.py    norms, rotary embedding, gated activation (elementwise.c)
     attention.py      attention over KV pages, and writing to them (attention.c, prompt.c)

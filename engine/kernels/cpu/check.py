@@ -14,6 +14,7 @@ from torch import Tensor
 from engine.kernels.cpu import elementwise
 from engine.kernels.cpu.attention import NativeCache, NativeStep
 from engine.kernels.cpu.build import machine_problem
+from engine.kernels.cpu.compressed import PANEL, CompressedWeights
 from engine.kernels.cpu.dequantized import DequantizedWeights
 from engine.kernels.cpu.elementwise import HeadNorms
 from engine.kernels.cpu.integer import IntegerWeights
@@ -125,6 +126,10 @@ def _products(
         whole = _OUTPUTS // 16 * 16  # whole tiles, which AMX uses where they lie
         multiply = partial(library.tiled, weight=weight[:whole], bias=bias[:whole])
         yield "whole tiles", multiply, x, expected[:, :whole]
+        whole = _OUTPUTS // PANEL * PANEL
+        if library.has_amx and (held := CompressedWeights.of(weight[:whole], library)):
+            multiply = partial(held.multiply, bias=bias[:whole])
+            yield "weights in 12 bits", multiply, x, expected[:, :whole]
         x = exact.bfloat16()
         for title, numbers, wide in _weights(library, generator):
             if isinstance(wide, DequantizedWeights) and wide.dtype is torch.bfloat16:

@@ -57,6 +57,13 @@ class Packed(ctypes.Structure):
         self.thread_bytes = thread_bytes
         self.address, self.num_outputs = ctypes.addressof(self), self.outputs
 
+class Compressed(ctypes.Structure):
+    """The struct `compressed` of compressed.h. The owner keeps what it points to alive."""
+
+    _fields_ = (
+        ("outputs", ctypes.c_int64), ("inputs", ctypes.c_int64),
+        *((name, ctypes.c_void_p) for name in ("runs", "lowest", "starts", "others")),
+    )  # fmt: skip
 
 
 class Rows(ctypes.c_int64):
@@ -70,7 +77,9 @@ _TYPES: dict[str, Any] = {
 _FUNCTIONS = {
     "integer_product": "pppripi", "dequantized_product": "pppripi",
     "plain_product": "pnnnpppripi", "tiled_product": "pnnnppprpi",
-    "tiled_codes_product": "ppprpi", "rms_norm": "ppppprnffii",
+    "tiled_codes_product": "ppprpi", "compressed_product": "pppprpi",
+    "choose_exponents": "pnnnppi", "compress": "pnpppi", "compressed_rows": "pppri",
+    "rms_norm": "ppppprnffii",
     "rotate_heads": "pnnppnppnffprnnii", "silu_and_mul": "pprnii",
     "attention": "pppnnnnffpnpipi", "attention_scratch": "pnnni",
     "prompt_attention": "pppnnnnffpnpipi",
@@ -88,6 +97,10 @@ class Library:
     plain_product: Callable[..., None]
     tiled_product: Callable[..., None]
     tiled_codes_product: Callable[..., None]
+    choose_exponents: Callable[..., None]
+    compress: Callable[..., None]
+    compressed_product: Callable[..., None]
+    compressed_rows: Callable[..., None]
     rms_norm: Callable[..., None]
     rotate_heads: Callable[..., None]
     silu_and_mul: Callable[..., None]
@@ -159,6 +172,17 @@ class Library:
         space = self._tiled_workspace(rows, inputs)
         self.tiled_codes_product(
             weights.address, x.data_ptr(), result.data_ptr(), rows, space.address, space.threads,
+        )  # fmt: skip
+        return result
+
+    def compressed(self, weights: int, outputs: int, x: Tensor, bias: Tensor | None) -> Tensor:
+        """`tiled` with weights as compressed.h has them, at this address, where `has_amx`."""
+        rows, inputs = x.shape
+        result = torch.empty(rows, outputs, dtype=x.dtype)
+        space = self._tiled_workspace(rows, inputs)
+        self.compressed_product(
+            weights, None if bias is None else bias.data_ptr(), x.data_ptr(), result.data_ptr(),
+            rows, space.address, space.threads,
         )  # fmt: skip
         return result
 

@@ -6,10 +6,10 @@
  * in a core's second cache, once for all rows, from where torch holds them or from the panels of
  * dequantized.c. They pass by 32 rows at a time, whose activations are in its first cache. Up to a few
  * hundred rows AMX uses weights where torch holds them, as left operands: all rows, in the second cache,
- * pass by 32 outputs at a time.
+ * pass by 32 outputs at a time. Weights of 12 bits (compressed.h) become right operands in the first cache,
+ * beside the products of those before them.
  */
-#include "numbers.h"
-#include "tiles.h"
+#include "compressed.h"
 
 #if TILES
 
@@ -18,6 +18,7 @@
                                    read each line of a wide one from the second cache, 16 times */
 #define LYING 256           /* outputs of these at a time, by ... */
 #define PIECE 1024          /* ... so many inputs: the next ones come while these are multiplied */
+#define PIECE_OF_12 128 /* of compressed ones */
 #define WIDEST 512          /* outputs of others at a time, or as many as ... */
 #define CHUNK_BYTES (AMX ? 786432 : 524288) /* ... stay in the second cache */
 #define COPIES 4            /* threads, of which each arranges up to ... */
@@ -27,7 +28,8 @@ typedef struct {
     int64_t outputs, inputs, rows;
     const uint16_t *weight, *bias; /* bias NULL: none */
     int64_t stride;                /* between rows of the weight */
-    const packed *codes;           /* in place of a weight */
+    const packed *codes;           /* in place of a weight, or ... */
+    const compressed *compressed;
     const element *x;              /* operands of 16 rows each, zeros for rows that are not */
     uint16_t *y;                   /* [rows, outputs] */
 } product;
@@ -61,14 +63,21 @@ INLINE floats offsets(const uint16_t *bias, int64_t count) {
     return even_bfloat16s(_mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(lanes, bias)));
 }
 
-/* sums of 32 rows by 32 outputs, of which `here` are left, to bfloat16 out [32][apart]. */
-INLINE void round_sums(const float *sums, const uint16_t *bias, int64_t here, uint16_t *out,
-                       int64_t apart) {
+/* sums of `rows` of 32 rows by 32 outputs, of which `here` are left, to bfloat16 out [rows][apart]. */
+INLINE void round_sums(const float *sums, int64_t rows, const uint16_t *bias, int64_t here,
+                       uint16_t *out, int64_t apart) {
     const floats first = offsets(bias, here), second = offsets(bias ? bias + 16 : NULL, here - 16);
-    for (int64_t row = 0; row < 32; row++, out += apart) {
+    for (int64_t row = 0; row < rows; row++, out += apart) {
         const float *from = sums + row / 16 * 512 + row % 16 * 16;
         write_two(out, 0, here, load_floats(from) + first, load_floats(from + 256) + second, BF16);
     }
+}
+
+INLINE void decompress_panel(const compressed *w, int64_t panel, element *to) {
+#if AMX
+    runs all = runs_from(w, panel, 0, w->inputs, to, NULL);
+    decompress_rest(&all);
+#endif
 }
 
 INLINE void bring_rows(void *with, int64_t step, int n) { bring(with); }
@@ -94,6 +103,7 @@ static void block(const product *p, int64_t row, int64_t output, int64_t count,
         const int64_t inputs = least(NEAR, p->inputs - k), below = 1024 * p->inputs / STEP;
         const operand x = {p->x + row * p->inputs + 16 * k, below, 64, 1024, 0};
         operand w = {near + 16 * k, below, 64, 1024, 1};
+        if (p->compressed) w = (operand){near + PANEL * k, 1024, 64, 2048, 1};
         for (int64_t pair = 0; pair <= pairs; pair++) {
             if (pair < pairs) {
                 const int both = count - 32 * pair > 16;
@@ -106,7 +116,7 @@ static void block(const product *p, int64_t row, int64_t output, int64_t count,
             }
             const int64_t done = 32 * (pair - 1);
             if (pair && k + NEAR >= p->inputs)
-                round_sums(sums[pair - 1], p->bias ? p->bias + output + done : NULL, count - done,
+                round_sums(sums[pair - 1], 32, p->bias ? p->bias + output + done : NULL, count - done,
                            to + done, apart);
         }
     }
@@ -117,7 +127,9 @@ static void block(const product *p, int64_t row, int64_t output, int64_t count,
 
 /* All rows by `count` outputs. */
 static void chunk(const product *p, int64_t output, int64_t count, element *near) {
-    for (int64_t n = 0; n < count; n += 16) {
+    for (int64_t n = 0; p->compressed && n < count; n += PANEL)
+        decompress_panel(p->compressed, (output + n) / PANEL, near + n * p->inputs);
+    for (int64_t n = 0; !p->compressed && n < count; n += 16) {
         element *to = near + n * p->inputs;
         if (p->codes) numbers_as_operands(p->codes, (output + n) / 16, to);
         else
@@ -189,8 +201,44 @@ static void lying(const product *p, int64_t output, int64_t last) {
             memcpy(p->y + row * p->outputs + output, out + row * LYING, 2 * width);
     }
 }
+
+/* At most DIRECT rows by the outputs from `output` up to `last`, whose weights are compressed: those of one
+ * piece of inputs are decompressed beside the products of the piece before. */
+static void by_pieces(const product *p, int64_t output, int64_t last) {
+    _Alignas(64) float sums[DIRECT / 32][1024];
+    _Alignas(64) element near[2][PIECE_OF_12 * PANEL];
+    const compressed *w = p->compressed;
+    const int64_t below = 1024 * p->inputs / STEP, piece = PIECE_OF_12;
+    const int64_t products = p->rows / 32 * 4 + (p->rows % 32 > 16 ? 4 : p->rows % 32 ? 2 : 0);
+    int turn = 0;
+    runs next = runs_from(w, output / PANEL, 0, least(piece, p->inputs), near[0], NULL);
+    decompress_rest(&next);
+    for (; output < last; output += PANEL) {
+        for (int64_t k = 0, inputs; k < p->inputs; k += inputs) {
+            inputs = least(piece, p->inputs - k);
+            const operand weights = {near[turn], 1024, 64, 2048, 0};
+            const int64_t after = k + inputs < p->inputs ? k + inputs : 0;
+            const int64_t panel = output / PANEL + (after == 0);
+            turn = !turn;
+            if (PANEL * panel < last)
+                next = runs_from(w, panel, after, least(piece, p->inputs - after), near[turn], next.next);
+            next.rate = (STEP_RUNS + products - 1) / products;
+            for (int64_t row = 0; row < p->rows; row += 32) {
+                const operand x = {p->x + row * p->inputs + 16 * k, below, 64, 1024, 0};
+                const tile_sums to = {sums[row / 32], 2048, 1024, 64};
+                if (p->rows - row > 16) BY(2, 2, x, weights, inputs, to, decompress_some, &next);
+                else BY(1, 2, x, weights, inputs, to, decompress_some, &next);
+            }
+            decompress_rest(&next);
+        }
+        for (int64_t row = 0; row < p->rows; row += 32)
+            round_sums(sums[row / 32], least(32, p->rows - row), p->bias ? p->bias + output : NULL, PANEL,
+                       p->y + row * p->outputs + output, p->outputs);
+    }
+}
 #else
 static void lying(const product *p, int64_t output, int64_t last) {}
+static void by_pieces(const product *p, int64_t output, int64_t last) {}
 #endif
 
 /* Up to 16 rows from `row` on as operands, to their place in `operands`. */
@@ -215,14 +263,15 @@ static void multiply_share(product p, const uint16_t *x, int64_t first, int64_t 
     for (int64_t row = 0; has_own && row < whole; row += 16) arrange(&p, x, row, operands, is_direct);
     p.x = operands;
     if (is_direct) lying(&p, first, last);
+    else if (p.compressed && p.rows <= DIRECT) by_pieces(&p, first, last);
     else
         for (int64_t n = first; n < last; n += widest) chunk(&p, n, least(widest, last - n), near);
 }
 
 static void multiply(const product *p, const uint16_t *x, element *scratch, int32_t threads) {
     if (p->rows == 0) return;
-    const int64_t panels = (p->outputs + 15) / 16;
-    const int is_direct = p->rows <= DIRECT && !p->codes && p->outputs % 16 == 0;
+    const int64_t unit = p->compressed ? PANEL : 16, panels = (p->outputs + unit - 1) / unit;
+    const int is_direct = p->rows <= DIRECT && p->weight && p->outputs % 16 == 0;
     const int has_own = threads <= COPIES && p->rows <= OWN;
 #pragma omp parallel num_threads(threads)
     {
@@ -233,8 +282,8 @@ static void multiply(const product *p, const uint16_t *x, element *scratch, int3
         }
 #pragma omp for schedule(static)
         for (int32_t share = 0; share < threads; share++) {
-            const int64_t first = panels * share / threads * 16;
-            const int64_t last = least(p->outputs, panels * (share + 1) / threads * 16);
+            const int64_t first = panels * share / threads * unit;
+            const int64_t last = least(p->outputs, panels * (share + 1) / threads * unit);
             multiply_share(*p, x, first, last, scratch, share, has_own, is_direct);
         }
         end_tiles(&before);
@@ -249,7 +298,7 @@ void native_tiled_product(const uint16_t *weight, int64_t outputs, int64_t input
                           const uint16_t *bias, const uint16_t *x, uint16_t *y, int64_t rows,
                           void *scratch, int32_t threads) {
 #if TILES
-    product p = {outputs, inputs, rows, weight, bias, stride, NULL, NULL, y};
+    product p = {outputs, inputs, rows, weight, bias, stride, NULL, NULL, NULL, y};
     multiply(&p, x, scratch, threads);
 #endif
 }
@@ -258,7 +307,17 @@ void native_tiled_product(const uint16_t *weight, int64_t outputs, int64_t input
 void native_tiled_codes_product(const packed *w, const uint16_t *x, uint16_t *y, int64_t rows,
                                 void *scratch, int32_t threads) {
 #if TILES
-    product p = {w->outputs, w->inputs, rows, NULL, NULL, 0, w, NULL, y};
+    product p = {w->outputs, w->inputs, rows, NULL, NULL, 0, w, NULL, NULL, y};
+    multiply(&p, x, scratch, threads);
+#endif
+}
+
+/* Weights as compressed.h has them, where there is AMX; bias NULL: none. The same sums as those of the
+ * weights themselves in native_tiled_product, for any number of rows. */
+void native_compressed_product(const compressed *w, const uint16_t *bias, const uint16_t *x, uint16_t *y,
+                               int64_t rows, void *scratch, int32_t threads) {
+#if TILES
+    product p = {w->outputs, w->inputs, rows, NULL, bias, 0, NULL, w, NULL, y};
     multiply(&p, x, scratch, threads);
 #endif
 }

@@ -26,7 +26,7 @@ from engine.models.dummy import DummyFiller
 from engine.models.layers.replacement import apply_all
 from engine.models.layers.rotary import table_swaps
 from engine.models.materialise import freeze_rotary
-from engine.models.targets import block_weights
+from engine.models.plain_weights import arrange_weights
 from engine.models.weight_files import few
 from engine.speculation.eagle3.head import Eagle3Head
 from engine.speculation.eagle3.shape import HeadShape
@@ -67,7 +67,7 @@ def load_head(
     else:
         _read(head, result, progress, cancelled)
     result.to(config.device)
-    block_weights(result, dtype, progress, cancelled)
+    arrange_weights(result, dtype, progress, cancelled)
     return result.eval().requires_grad_(False)
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from engine.kernels import dense
 from engine.kernels import registry as select
 from engine.kernels.dense import BLOCKED
-from engine.kernels.linear import Linear
+from engine.kernels.linear import BlockedWeights, Linear
 from engine.kernels.measure import Choice
 from engine.kernels.registry import blocked_choices, choose_blocked
 
@@ -58,9 +58,8 @@ def test_a_linear_gives_up_its_plain_weight_and_still_shows_it(dtype: torch.dtyp
     plain = layer.weight.detach().clone()
     x = torch.randn(2, 3, 256).to(dtype)[..., ::2]  # strided, with leading dimensions
     before = layer(x)
-    layer.block_weight()
-    layer.block_weight()  # has nothing left to do
-    assert layer.is_blocked and layer.packed_bytes == plain.nbytes
+    layer.pack(BlockedWeights(layer.weight))
+    assert not layer.is_quantized and layer.packed_bytes == plain.nbytes
     assert [name for name, _ in layer.named_parameters()] == ["bias"]
     assert torch.equal(layer.weight, plain)  # bit by bit
     after = layer(x)

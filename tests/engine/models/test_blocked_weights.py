@@ -13,9 +13,9 @@ from torch import nn
 from engine import EngineConfig, LLMEngine, SamplingParams
 from engine.errors import LoadCancelled
 from engine.kernels import registry as select
-from engine.kernels.linear import Linear
+from engine.kernels.linear import BlockedWeights, Linear
 from engine.kernels.measure import Choice
-from engine.models import targets
+from engine.models.plain_weights import arrange_weights
 from tests.engine import tiny_models
 from tests.tiers import first_fast
 
@@ -48,7 +48,7 @@ def test_it_writes_what_transformers_writes(family: str, tmp_path: Path) -> None
     prompts = [[token % 192 for token in prompt] for prompt in PROMPTS]
     expected = [tiny_models.reference(model, prompt, 12) for prompt in prompts]
     engine = LLMEngine(EngineConfig(model=str(folder), dtype="float32", num_threads=1))
-    assert any(module.is_blocked for _, module in linears(engine))
+    assert any(isinstance(module.packed, BlockedWeights) for _, module in linears(engine))
     assert "blocked" in engine.model_info.kernels["linear"]
     params = SamplingParams(temperature=0.0, max_tokens=12, ignore_eos=True, logprobs=0)
     for output, wanted in zip(engine.generate(prompts, params), expected, strict=True):
@@ -62,7 +62,7 @@ def test_it_writes_what_transformers_writes(family: str, tmp_path: Path) -> None
 def test_a_head_that_the_embedding_shares_stays_plain(is_tied: bool, tmp_path: Path) -> None:
     _, folder = folder_of("llama", tmp_path, tie_word_embeddings=is_tied)
     engine = LLMEngine(EngineConfig(model=str(folder), dtype="float32", num_threads=1))
-    found = {name: module.is_blocked for name, module in linears(engine)}
+    found = {name: isinstance(module.packed, BlockedWeights) for name, module in linears(engine)}
     assert found.pop("lm_head") is not is_tied
     assert found and all(found.values())
     engine.shutdown()
@@ -74,7 +74,8 @@ def test_memory_is_that_of_the_plain_weights(tmp_path: Path, monkeypatch: Any) -
     for choices in (BLOCKS, ()):
         monkeypatch.setattr(select, "_blocked_choices", lambda dtype, c=choices: c)
         engine = LLMEngine(EngineConfig(model=str(folder), dtype="float32", num_threads=1))
-        assert any(module.is_blocked for _, module in linears(engine)) is bool(choices)
+        is_blocked = any(isinstance(m.packed, BlockedWeights) for _, m in linears(engine))
+        assert is_blocked is bool(choices)
         sizes.append(engine.model_info.weights_bytes)
         engine.shutdown()
     assert sizes[0] == sizes[1]
@@ -96,7 +97,6 @@ def test_without_weights_on_the_cpu_nothing_is_measured(monkeypatch: pytest.Monk
     def measured(dtype: torch.dtype) -> tuple[()]:
         raise AssertionError("the CPU computes nothing of this model")
 
-    monkeypatch.setattr(targets, "blocked_choices", measured)
+    monkeypatch.setattr(select, "_blocked_choices", measured)
     elsewhere = nn.Sequential(Linear(64, 64))  # on the meta device
-    count = targets.block_weights(elsewhere, torch.float32, lambda *_: None, lambda: False)
-    assert count == 0
+    assert not arrange_weights(elsewhere, torch.float32, lambda *_: None, lambda: False)

@@ -17,7 +17,7 @@ from torch import nn
 from engine.errors import CheckpointError, LoadCancelled
 from engine.hardware.device_map import DeviceMap
 from engine.kernels import registry as select
-from engine.kernels.linear import Linear
+from engine.kernels.linear import BlockedWeights, Linear
 from engine.models.architecture import build_on_meta, count_parameters
 from engine.models.checkpoint import Checkpoint
 from engine.models.layers.packing import GatedMLP, PackedLinear
@@ -126,7 +126,7 @@ def test_no_second_copy_of_the_weights_at_any_time(
 
     loaded = load(tmp_path, progress=watch)
     linears = [m for m in loaded.model.modules() if isinstance(m, Linear)]
-    assert any(module.is_blocked for module in linears) is are_arranged
+    assert any(isinstance(module.packed, BlockedWeights) for module in linears) is are_arranged
     gc.collect()
     read_buffer = 16 * 2**20
     assert max(peaks) - before <= total + largest + read_buffer + 2**18

@@ -87,7 +87,7 @@ class TestMemoryWhileLoading:
         plain_of = Linear.__getattr__
 
         def watch(module: Linear, name: str) -> Any:
-            if name == "weight" and module.packed is not None and not module.is_blocked:
+            if name == "weight" and module.is_quantized:
                 asked.append(module.packed.title)
             return plain_of(module, name)
 

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from engine.errors import CheckpointError, UnsupportedModelError
 from engine.hardware.device_map import DeviceMap
-from engine.kernels.embedding import Int8Rows, QuantizedEmbedding
+from engine.kernels.embedding import Int8Rows, PackedEmbedding
 from engine.kernels.linear import Linear
 from engine.memory.model_sizes import model_sizes
 from engine.models import loader
@@ -65,7 +65,7 @@ def test_logits_are_those_of_the_rounded_weights(
     # int8 rounds activations too
     assert difference(logits(loaded.model), expected) < (0.06 if scheme.method == "int8" else 1e-5)
     held = [m for m in loaded.model.modules() if isinstance(m, Linear) and m.packed is not None]
-    assert held and not any(m.packed is not None and m.is_blocked for m in held)
+    assert held and all(m.is_quantized for m in held)
     assert any(isinstance(m, QuantizedExperts) for m in loaded.model.modules()) is (family in MOE)
     assert scheme.method.removeprefix("int") in loaded.kernels["linear"]
     outcomes = " ".join(loaded.kernels.values())
@@ -239,7 +239,7 @@ class TestHead:
         loaded = load(save(model, tmp_path), scheme=Scheme(head="int8"))
         embedding = loaded.model.get_input_embeddings()
         head = loaded.model.get_output_embeddings()
-        assert isinstance(embedding, QuantizedEmbedding) and isinstance(head.packed, Int8Rows)
+        assert isinstance(embedding, PackedEmbedding) and isinstance(head.packed, Int8Rows)
         table = model.get_input_embeddings().weight
         expected = round_int8(table).dequantize()
         for ids in (torch.tensor([0, 198, 64, 64]), torch.arange(199)):

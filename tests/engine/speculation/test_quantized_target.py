@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from engine import LLMEngine
-from engine.kernels.embedding import QuantizedEmbedding
+from engine.kernels.embedding import PackedEmbedding
 from tests.engine.quantized_checkpoints import make_quantized
 from tests.engine.speculation.runs import PARAMS, PROMPTS
 from tests.tiers import first_fast, tiered
@@ -47,7 +47,7 @@ def test_drafts_change_no_token(
     assert figures is not None and figures.drafted > 0
     if "quantization_head" in weights:
         embedding = engine._host.runner.model.get_input_embeddings()
-        assert isinstance(embedding, QuantizedEmbedding)
+        assert isinstance(embedding, PackedEmbedding)
 
 
 def test_a_draft_model_that_is_stored_quantized(

@@ -156,7 +156,7 @@ def test_an_eagle_head_is_not_arranged_for_the_processor(
 ) -> None:
     """Whatever pays on this machine's."""
     wanted = tokens_of(make(device="cpu"))
-    monkeypatch.setattr("engine.models.targets.blocked_choices", lambda dtype: {1: "blocked"})
+    monkeypatch.setattr("engine.kernels.linear.blocked_choices", lambda dtype: {1: "blocked"})
     assert tokens_of(make(**drafting("eagle3", models, tmp_path))) == wanted
 
 
