@@ -127,8 +127,9 @@ def _products(
         multiply = partial(library.tiled, weight=weight[:whole], bias=bias[:whole])
         yield "whole tiles", multiply, x, expected[:, :whole]
         whole = _OUTPUTS // PANEL * PANEL
-        if library.has_amx and (held := CompressedWeights.of(weight[:whole], library)):
-            multiply = partial(held.multiply, bias=bias[:whole])
+        small = CompressedWeights.of(weight[:whole], library) if library.has_amx else None
+        if small is not None:
+            multiply = partial(small.multiply, bias=bias[:whole])
             yield "weights in 12 bits", multiply, x, expected[:, :whole]
         x = exact.bfloat16()
         for title, numbers, wide in _weights(library, generator):

@@ -18,7 +18,7 @@
                                    read each line of a wide one from the second cache, 16 times */
 #define LYING 256           /* outputs of these at a time, by ... */
 #define PIECE 1024          /* ... so many inputs: the next ones come while these are multiplied */
-#define PIECE_OF_12 128 /* of compressed ones */
+#define PIECE_OF_12 128     /* of compressed ones */
 #define WIDEST 512          /* outputs of others at a time, or as many as ... */
 #define CHUNK_BYTES (AMX ? 786432 : 524288) /* ... stay in the second cache */
 #define COPIES 4            /* threads, of which each arranges up to ... */
