@@ -123,9 +123,6 @@ def _products(
         bias = torch.randn(_OUTPUTS, generator=generator).bfloat16()
         expected = x.float() @ weight.float().t() + bias.float()
         yield "tiles", partial(library.tiled, weight=weight, bias=bias), x, expected
-        whole = _OUTPUTS // 16 * 16  # whole tiles, which AMX uses where they lie
-        multiply = partial(library.tiled, weight=weight[:whole], bias=bias[:whole])
-        yield "whole tiles", multiply, x, expected[:, :whole]
         whole = _OUTPUTS // PANEL * PANEL
         small = CompressedWeights.of(weight[:whole], library) if library.has_amx else None
         if small is not None:

@@ -5,20 +5,16 @@
  * Sums are float32, in one order for every row. Weights of a few hundred outputs become right operands
  * in a core's second cache, once for all rows, from where torch holds them or from the panels of
  * dequantized.c. They pass by 32 rows at a time, whose activations are in its first cache. Up to a few
- * hundred rows AMX uses weights where torch holds them, as left operands: all rows, in the second cache,
- * pass by 32 outputs at a time. Weights of 12 bits (compressed.h) become right operands in the first cache,
- * beside the products of those before them.
+ * hundred rows weights of 12 bits (compressed.h) become right operands in the first cache, beside the
+ * products of those before them: all rows, in the second cache, pass by 32 outputs at a time.
  */
 #include "compressed.h"
 
 #if TILES
 
 #define NEAR (FLOATS ? 128 : 512) /* inputs at a time, of which 32 rows stay in the first cache */
-#define DIRECT (AMX ? 256 : 0) /* rows, up to which weights are used where they lie: vectors would
-                                   read each line of a wide one from the second cache, 16 times */
-#define LYING 256           /* outputs of these at a time, by ... */
-#define PIECE 1024          /* ... so many inputs: the next ones come while these are multiplied */
-#define PIECE_OF_12 128     /* of compressed ones */
+#define FEW 256             /* rows, up to which all pass by 32 outputs of compressed ones, of which ... */
+#define PIECE 128           /* ... so many inputs are decompressed at a time */
 #define WIDEST 512          /* outputs of others at a time, or as many as ... */
 #define CHUNK_BYTES (AMX ? 786432 : 524288) /* ... stay in the second cache */
 #define COPIES 4            /* threads, of which each arranges up to ... */
@@ -140,75 +136,13 @@ static void chunk(const product *p, int64_t output, int64_t count, element *near
 }
 
 #if AMX
-/* As round_sums, of sums whose columns are the rows. */
-INLINE void turn_sums(const float *sums, const uint16_t *bias, int64_t here, uint16_t *out,
-                      int64_t apart) {
-    for (int n = 0; n < 2 && 16 * n < here; n++) {
-        const floats offset = offsets(bias ? bias + 16 * n : NULL, here - 16 * n);
-        for (int r = 0; r < 2; r++) {
-            bytes rows[16];
-            UNROLLED(i, 16)
-                rows[i] = load_bytes((const uint8_t *)(sums + (2 * n + r) * 256 + 16 * i));
-            transpose(rows);
-            UNROLLED(i, 16)
-                _mm256_storeu_si256((__m256i *)(out + (16 * r + i) * apart + 16 * n),
-                                    to_bfloat16s((floats)rows[i] + offset));
-        }
-    }
-}
-
-/* The weights that follow inputs k to k + PIECE of 32 outputs, up to output `last`, evenly over the
- * products of these. */
-static lines piece_after(const product *p, int64_t output, int64_t last, int64_t k) {
-    const int64_t inputs = least(PIECE, p->inputs - k), tiles = (p->rows + 15) / 16 * 2;
-    const int is_through = k + inputs == p->inputs;
-    const int64_t from = is_through ? 0 : k + inputs, first = output + (is_through ? 32 : 0);
-    const int64_t line = least(PIECE, p->inputs - from) / STEP, products = tiles * (inputs / STEP);
-    const int64_t left = most(0, least(32, last - first)) * line;
-    return (lines){(const uint8_t *)(p->weight + first * p->stride + from), left, line, 0,
-                   2 * p->stride - 64 * line, (left + products - 1) / products};
-}
-
-/* At most DIRECT rows by the outputs from `output` up to `last`, 16 or 32 at a time, whose weights
- * are used where they lie. */
-static void lying(const product *p, int64_t output, int64_t last) {
-    _Alignas(64) float sums[DIRECT / 32][1024];
-    _Alignas(64) uint16_t out[DIRECT * LYING];
-    for (int64_t width; output < last; output += width) {
-        width = least(LYING, last - output);
-        for (int64_t n = 0; n < width; n += 32) {
-            const int64_t here = least(32, width - n);
-            for (int64_t k = 0; k < p->inputs; k += PIECE) {
-                const int64_t inputs = least(PIECE, p->inputs - k), below = 1024 * p->inputs / STEP;
-                const uint16_t *from = p->weight + (output + n) * p->stride + k;
-                const operand w = {from, 32 * p->stride, 2 * p->stride, 64, 0};
-                lines next = piece_after(p, output + n, last, k);
-                for (int64_t row = 0; row < p->rows; row += 32) {
-                    const operand x = {p->x + row * p->inputs + 16 * k, below, 64, 1024, 0};
-                    const tile_sums to = {sums[row / 32], 2048, 1024, 64};
-                    const int both = here > 16, is_whole = p->rows - row > 16;
-                    if (both && is_whole) BY(2, 2, w, x, inputs, to, bring_rows, &next);
-                    else if (both) BY(2, 1, w, x, inputs, to, bring_rows, &next);
-                    else if (is_whole) BY(1, 2, w, x, inputs, to, bring_rows, &next);
-                    else BY(1, 1, w, x, inputs, to, bring_rows, &next);
-                }
-            }
-            for (int64_t row = 0; row < p->rows; row += 32)
-                turn_sums(sums[row / 32], p->bias ? p->bias + output + n : NULL, here,
-                          out + row * LYING + n, LYING);
-        }
-        for (int64_t row = 0; row < p->rows; row++)
-            memcpy(p->y + row * p->outputs + output, out + row * LYING, 2 * width);
-    }
-}
-
-/* At most DIRECT rows by the outputs from `output` up to `last`, whose weights are compressed: those of one
+/* At most FEW rows by the outputs from `output` up to `last`, whose weights are compressed: those of one
  * piece of inputs are decompressed beside the products of the piece before. */
 static void by_pieces(const product *p, int64_t output, int64_t last) {
-    _Alignas(64) float sums[DIRECT / 32][1024];
-    _Alignas(64) element near[2][PIECE_OF_12 * PANEL];
+    _Alignas(64) float sums[FEW / 32][1024];
+    _Alignas(64) element near[2][PIECE * PANEL];
     const compressed *w = p->compressed;
-    const int64_t below = 1024 * p->inputs / STEP, piece = PIECE_OF_12;
+    const int64_t below = 1024 * p->inputs / STEP, piece = PIECE;
     const int64_t products = p->rows / 32 * 4 + (p->rows % 32 > 16 ? 4 : p->rows % 32 ? 2 : 0);
     int turn = 0;
     runs next = runs_from(w, output / PANEL, 0, least(piece, p->inputs), near[0], NULL);
@@ -237,33 +171,26 @@ static void by_pieces(const product *p, int64_t output, int64_t last) {
     }
 }
 #else
-static void lying(const product *p, int64_t output, int64_t last) {}
 static void by_pieces(const product *p, int64_t output, int64_t last) {}
 #endif
 
 /* Up to 16 rows from `row` on as operands, to their place in `operands`. */
-static void arrange(const product *p, const uint16_t *x, int64_t row, element *operands,
-                    int is_direct) {
-    const uint16_t *from = x + row * p->inputs;
-    element *to = operands + row * p->inputs;
-    const int64_t count = least(p->rows - row, 16);
-    if (is_direct) as_right(from, p->inputs, p->inputs, count, to);
-    else as_left(from, p->inputs, count, to);
+static void arrange(const product *p, const uint16_t *x, int64_t row, element *operands) {
+    as_left(x + row * p->inputs, p->inputs, least(p->rows - row, 16), operands + row * p->inputs);
 }
 
 /* What a thread computes: outputs from `first` up to `last`. scratch: of operands of all rows for
  * COPIES threads or once, then of the weights that each thread has near. */
 static void multiply_share(product p, const uint16_t *x, int64_t first, int64_t last,
-                           element *scratch, int32_t share, int has_own, int is_direct) {
+                           element *scratch, int32_t share, int has_own) {
     const int64_t whole = (p.rows + 15) / 16 * 16, copies = p.rows <= OWN ? COPIES : 1;
     const int64_t fitting = CHUNK_BYTES / (int64_t)sizeof(element) / p.inputs / 32 * 32;
     const int64_t widest = most(32, least(WIDEST, fitting));
     element *near = scratch + (copies * whole + share * widest) * p.inputs;
     element *operands = scratch + (has_own ? share * whole * p.inputs : 0);
-    for (int64_t row = 0; has_own && row < whole; row += 16) arrange(&p, x, row, operands, is_direct);
+    for (int64_t row = 0; has_own && row < whole; row += 16) arrange(&p, x, row, operands);
     p.x = operands;
-    if (is_direct) lying(&p, first, last);
-    else if (p.compressed && p.rows <= DIRECT) by_pieces(&p, first, last);
+    if (p.compressed && p.rows <= FEW) by_pieces(&p, first, last);
     else
         for (int64_t n = first; n < last; n += widest) chunk(&p, n, least(widest, last - n), near);
 }
@@ -271,20 +198,19 @@ static void multiply_share(product p, const uint16_t *x, int64_t first, int64_t 
 static void multiply(const product *p, const uint16_t *x, element *scratch, int32_t threads) {
     if (p->rows == 0) return;
     const int64_t unit = p->compressed ? PANEL : 16, panels = (p->outputs + unit - 1) / unit;
-    const int is_direct = p->rows <= DIRECT && p->weight && p->outputs % 16 == 0;
     const int has_own = threads <= COPIES && p->rows <= OWN;
 #pragma omp parallel num_threads(threads)
     {
         const tile_shapes before = begin_tiles(64);
         if (!has_own) {
 #pragma omp for schedule(static)
-            for (int64_t row = 0; row < p->rows; row += 16) arrange(p, x, row, scratch, is_direct);
+            for (int64_t row = 0; row < p->rows; row += 16) arrange(p, x, row, scratch);
         }
 #pragma omp for schedule(static)
         for (int32_t share = 0; share < threads; share++) {
             const int64_t first = panels * share / threads * unit;
             const int64_t last = least(p->outputs, panels * (share + 1) / threads * unit);
-            multiply_share(*p, x, first, last, scratch, share, has_own, is_direct);
+            multiply_share(*p, x, first, last, scratch, share, has_own);
         }
         end_tiles(&before);
     }
