@@ -102,12 +102,12 @@ def quantized_choices() -> tuple[Choice, ...]:
             "dequantizes once for all rows",
         ),
     )  # fmt: skip
-    in_12_bits = Choice(
-        "linear, weights in 12 bits", "bfloat16", 1, "tiles",
-        "lossless: exponents in 4 bits or listed; AMX; batch-invariant",
+    lossless = Choice(
+        "linear, compressed", "bfloat16", 1, "tiles",
+        "lossless, 12 bits per weight: reads 25% less than 16; batch-invariant",
     )  # fmt: skip
     return (
-        *((in_12_bits,) if found.library.has_amx else ()),
+        *((lossless,) if found.library.has_amx else ()),
         Choice("linear, quantized", "any", 1, "native", why),
         *(many if tiles else ()),
         Choice("linear, quantized, partial last group", "any", 1, "tiled", tiled),

@@ -308,9 +308,11 @@ class Hints:
     @staticmethod
     def _weights(s: EngineSnapshot) -> str:
         size = bytes_text(s.model.weights_bytes) + _in_ram(s.memory.host_weights)
-        if not s.model.quantization:  # position tables are extra
-            return f"{size} · {precision_name(s.model.dtype)}"
         bits = 8 * s.model.weights_bytes / max(1, s.model.num_parameters)
+        if not s.model.quantization:  # position tables are extra
+            is_compressed = s.model.dtype == "bfloat16" and bits < 15
+            stored = f", {bits:.1f} bits per weight (lossless)" if is_compressed else ""
+            return f"{size} · {precision_name(s.model.dtype)}{stored}"
         return f"{size} · {bits:.1f} bits per weight, embeddings included"
 
     @staticmethod

@@ -68,6 +68,17 @@ def test_a_measured_budget_says_why_it_was_chosen(idle: EngineSnapshot) -> None:
     assert numbers(hints.hint("max_num_batched_tokens"))[:4] == [256, 140, 250, 2048]
 
 
+def test_compressed_weights_say_how_many_bits_they_take(idle: EngineSnapshot) -> None:
+    hints = Hints()
+    count = idle.model.num_parameters
+    found = []
+    for size in (2 * count, 3 * count // 2):
+        model = dataclasses.replace(idle.model, dtype="bfloat16", weights_bytes=size)
+        hints.update(dataclasses.replace(idle, model=model))
+        found.append(numbers(hints.hint("quantization"))[-1])
+    assert found == [16, 12]
+
+
 def test_the_cache_names_its_precision(idle: EngineSnapshot) -> None:
     hints = Hints()
     plan = dataclasses.replace(
