@@ -42,9 +42,14 @@ class PackedEmbedding(nn.Module):
         self._source = source
         self.original = original
         width = original.get_parameter("weight").shape[1]
-        nothing = torch.empty(0, width, device=device)
+        nothing = torch.empty(0, width, dtype=source.dtype, device=device)
         original._parameters["weight"] = nn.Parameter(nothing, requires_grad=False)
         self.is_tied = is_tied
+
+    @property
+    def weight(self) -> Tensor:
+        """Of the device and dtype that some models ask for; it has no rows."""
+        return self.original.get_parameter("weight")
 
     @property
     def packed_bytes(self) -> int:
@@ -57,9 +62,9 @@ class PackedEmbedding(nn.Module):
 
     def forward(self, token_ids: Tensor) -> Tensor:
         rows = self.rows(token_ids.reshape(-1))
-        scale: Tensor | None = getattr(self.original, "embed_scale", None)
+        scale: Tensor | float | None = getattr(self.original, "embed_scale", None)
         if scale is not None:
-            rows = rows * scale.to(rows.dtype)
+            rows = rows * (scale.to(rows.dtype) if isinstance(scale, Tensor) else scale)
         return rows.view(*token_ids.shape, -1)
 
 

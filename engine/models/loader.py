@@ -236,7 +236,7 @@ def _linear_outcome(dtype: torch.dtype, device: str, forms: Mapping[str, int]) -
     plain = _by_rows(linear_choices(dtype))
     if not forms:
         return plain
-    others = "; ".join(f"{title}: {count} layers" for title, count in forms.items())
+    others = "; ".join(f"{title} ({count})" for title, count in forms.items())
     return f"{others}; others: {plain}"
 
 

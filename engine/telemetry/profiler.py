@@ -27,6 +27,7 @@ from engine.attention.interface import AttentionOptions
 from engine.batch.batch import Batch
 from engine.errors import InferdeckError
 from engine.kernels.cpu.library import heard_by_listeners
+from engine.kernels.embedding import PackedEmbedding
 from engine.kernels.linear import Linear
 from engine.models.layers import attention, norm, packing
 from engine.models.layers.experts import QuantizedExperts
@@ -261,6 +262,8 @@ class StepProfiler:
             elif isinstance(module, Linear):
                 name = LINEARS.get(own, own)
                 self._wrap(stack, module, "product", linear_work(module), name)
+            elif isinstance(module, PackedEmbedding):
+                self._wrap(stack, module, "forward", looked_up, EMBEDDING)
             elif isinstance(module, FusedRMSNorm) or any(True for _ in module.children()):
                 continue
             elif "Rotary" in (kind := type(module).__name__):

@@ -99,6 +99,30 @@ void native_compress(const uint16_t *weight, int64_t stride, const compressed *w
 #endif
 }
 
+#if AMX
+/* 32 inputs of output `lane` of a panel, from their right operands. */
+INLINE void copy_row(const uint16_t *near, int64_t lane, uint16_t *to) {
+    for (int pair = 0; pair < 16; pair++)
+        memcpy(to + 2 * pair, near + lane / 16 * 512 + 32 * pair + lane % 16 * 2, 4);
+}
+#endif
+
+/* All weights, to y [outputs, inputs]. */
+void native_decompress(const compressed *w, uint16_t *y, int32_t threads) {
+#if AMX
+#pragma omp parallel for schedule(static) num_threads(threads)
+    for (int64_t panel = 0; panel < w->outputs / PANEL; panel++) {
+        _Alignas(64) uint16_t near[STEP_RUNS * RUN];
+        runs of = runs_from(w, panel, 0, w->inputs, near, NULL);
+        of.rate = STEP_RUNS;
+        for (uint16_t *to = y + panel * PANEL * w->inputs; of.left; to += PANEL, of.to = near) {
+            decompress_some(&of, 0, 0);
+            for (int64_t lane = 0; lane < PANEL; lane++) copy_row(near, lane, to + lane * w->inputs);
+        }
+    }
+#endif
+}
+
 /* y [count, inputs]: the weights of outputs [count]; zeros of those that there are not. */
 void native_compressed_rows(const compressed *w, const int64_t *outputs, uint16_t *y, int64_t count,
                             int32_t threads) {
@@ -115,8 +139,7 @@ void native_compressed_rows(const compressed *w, const int64_t *outputs, uint16_
         of.rate = STEP_RUNS;
         for (uint16_t *to = y + i * w->inputs; of.left; to += STEP, of.to = near) {
             decompress_some(&of, 0, 0);
-            for (int pair = 0; pair < 16; pair++)
-                memcpy(to + 2 * pair, near + lane / 16 * 512 + 32 * pair + lane % 16 * 2, 4);
+            copy_row(near, lane, to);
         }
     }
 #endif

@@ -17,7 +17,7 @@
 #define STEP_RUNS 8
 
 typedef struct {
-    uint32_t place; /* in the panel, in the order of its runs; those of the last run or before it */
+    uint32_t place; /* in the panel, in the order of its runs */
     uint16_t value, unused;
 } other_number;
 

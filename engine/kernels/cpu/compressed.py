@@ -18,8 +18,7 @@ PANEL = 32
 MOST_OTHERS = 0.02
 """Of all numbers, whose exponents do not fit: so many take 0.16 bytes a weight of the 0.5 saved."""
 
-_RUN, _RUN_BYTES = 128, 192  # compressed.h
-_AT_ONCE = 4096  # rows that are made plain at a time
+_RUN_BYTES = 192  # compressed.h
 
 
 class CompressedWeights(Weights):
@@ -65,7 +64,7 @@ class CompressedWeights(Weights):
 
     def rows(self, outputs: Tensor) -> Tensor:
         """Rows [R, in] of outputs int64 [R]."""
-        outputs = outputs.contiguous()
+        outputs = outputs.long().contiguous()
         found = torch.empty(len(outputs), self.shape[1], dtype=self.dtype)
         self._library.compressed_rows(
             self._address, outputs.data_ptr(), found.data_ptr(), len(outputs), workspace(0).threads
@@ -73,7 +72,9 @@ class CompressedWeights(Weights):
         return found
 
     def dense(self) -> Tensor:
-        return self.rows(torch.arange(self.shape[0]))
+        found = torch.empty(self.shape, dtype=self.dtype)
+        self._library.decompress(self._address, found.data_ptr(), torch.get_num_threads())
+        return found
 
 
 def fits(weight: Tensor, library: Library) -> bool:

@@ -79,6 +79,7 @@ _FUNCTIONS = {
     "plain_product": "pnnnpppripi", "tiled_product": "pnnnppprpi",
     "tiled_codes_product": "ppprpi", "compressed_product": "pppprpi",
     "choose_exponents": "pnnnppi", "compress": "pnpppi", "compressed_rows": "pppri",
+    "decompress": "ppi",
     "rms_norm": "ppppprnffii",
     "rotate_heads": "pnnppnppnffprnnii", "silu_and_mul": "pprnii",
     "attention": "pppnnnnffpnpipi", "attention_scratch": "pnnni",
@@ -101,6 +102,7 @@ class Library:
     compress: Callable[..., None]
     compressed_product: Callable[..., None]
     compressed_rows: Callable[..., None]
+    decompress: Callable[..., None]
     rms_norm: Callable[..., None]
     rotate_heads: Callable[..., None]
     silu_and_mul: Callable[..., None]
@@ -187,11 +189,12 @@ class Library:
         return result
 
     def _tiled_workspace(self, rows: int, inputs: int) -> Workspace:
-        """For the rows as operands, and the weights that each thread holds."""
+        """For the rows as operands, or for fewer of them in a replay, which have several copies;
+        and the weights that each thread holds."""
         row_bytes = self.element_bytes * inputs
         whole = -(-rows // _TILE) * _TILE
-        copies = _COPIES if rows <= _OWN else 1
-        return workspace(copies * whole * row_bytes, max(_CHUNK_BYTES, 32 * row_bytes))
+        most = max(whole, _COPIES * min(whole, _OWN))
+        return workspace(most * row_bytes, max(_CHUNK_BYTES, 32 * row_bytes))
 
 
 def heard_by_listeners(function: Callable[..., None]) -> Callable[..., None]:

@@ -14,6 +14,7 @@ from torch import Tensor
 from engine import EngineConfig, LLMEngine, SamplingParams
 from engine.kernels import linear
 from engine.kernels.cpu import compressed
+from engine.kernels.cpu import library as library_module
 from engine.kernels.cpu.check import library
 from engine.kernels.cpu.compressed import MOST_OTHERS, PANEL, CompressedWeights
 from engine.kernels.cpu.library import Library
@@ -96,6 +97,8 @@ def test_products_are_those_of_the_weights_to_the_last_bit(
     wide = random_weight(panels, steps + 1, seed)
     weight = wide[:, PANEL:]
     generator = torch.Generator().manual_seed(seed)
+    others = torch.rand(weight.shape, generator=generator) < 0.01
+    weight[others] = torch.where(weight[others] > 0, 2.0**20, -(2.0**-60)).bfloat16()
     x = torch.randn(rows, weight.shape[1], generator=generator).bfloat16()
     bias = torch.randn(len(weight), generator=generator).bfloat16() if has_bias else None
     held = compress(weight, native)
@@ -104,6 +107,22 @@ def test_products_are_those_of_the_weights_to_the_last_bit(
     for first, count in ((0, 1), (1, 2), (rows // 2, 6), (rows - 1, 3)):
         with threads(count):
             assert torch.equal(held.multiply(x[first:], bias), found[first:])
+
+
+def test_a_recording_has_room_for_fewer_rows(
+    native: Library, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each thread has operands of its own in products of up to 256 rows: tiled.c."""
+    asked: list[tuple[int, int]] = []
+    monkeypatch.setattr(library_module, "workspace", lambda *sizes: asked.append(sizes))
+    inputs = 4096
+    native._tiled_workspace(521, inputs)
+    ((shared, own),) = asked
+    for rows in range(1, 522):
+        whole = -(-rows // 16) * 16
+        copies = 4 if rows <= 256 else 1
+        assert own >= 32 * 2 * inputs
+        assert shared >= copies * whole * inputs * native.element_bytes
 
 
 def test_a_weight_of_too_many_exponents_stays_as_it_is(native: Library) -> None:
