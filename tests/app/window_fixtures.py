@@ -77,8 +77,9 @@ def send(qtbot: QtBot, application: Application, text: str) -> None:
     """Until it is answered: a short reply may be complete before anyone looks."""
     application.pages.chat_page.new_chat()
     application.pages.chat_page.send(text)
+    begun = State.STREAMING, State.COMPLETE
     qtbot.waitUntil(
-        lambda: application.pages.chat.current.path()[-1].state is not State.WAITING, timeout=5000
+        lambda: application.pages.chat.current.path()[-1].state in begun, timeout=5000
     )
 
 
