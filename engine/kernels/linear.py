@@ -11,7 +11,8 @@ matmul of one row 2.4 to 3.6 times as slow.
 
 In 16 bits the compiled matmul ("native") sums each row in one order, up to the number of rows from
 which another implementation was measured to be faster. Beyond that, and without a compiler, a row's
-last bit depends on the number of rows as in float32.
+last bit depends on the number of rows as in float32. Weights in 12 bits (AMX) have one order for
+any number of rows.
 """
 
 from __future__ import annotations

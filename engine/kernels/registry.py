@@ -51,7 +51,7 @@ _HOPELESS_FROM = 16  # ... from here on, where the conversion of the weight is s
 _FEW_ROWS, _MANY_ROWS_OF_BLOCKS = (1, 8), (64, 128, 256, 512)
 _NATIVE_DOUBT = 16  # rows: below, reading the weight decides ...
 _TILES_DOUBT = 8  # ... where there are no tiles to compute with; with AMX they are the fastest ...
-_AMX_DOUBT = 512  # ... up to here
+_AMX_DOUBT = 512  # ... from _NATIVE_DOUBT up to here
 _BLOCKS_PAY = 0.9  # of the time of plain weights, or less
 _IN_BLOCKS = "linear, blocked weights"
 _BLOCKED = (Choice(_IN_BLOCKS, "", 1, "onednn", "set explicitly"),)
@@ -187,7 +187,8 @@ def _16bit_choices(dtype: torch.dtype) -> tuple[Choice, ...]:
         in_doubt = _NATIVE_DOUBT
         if compiled.has_tiles and dtype is torch.bfloat16:
             others = () if compiled.has_amx else ("upcast", "upcast_wide")
-            candidates, in_doubt = ("tiles", "torch", *others), _TILES_DOUBT
+            candidates = ("tiles", "torch", *others)
+            in_doubt = _NATIVE_DOUBT if compiled.has_amx else _TILES_DOUBT
         has_amx = compiled.has_amx and dtype is torch.bfloat16
         doubted = _AMX_DOUBT if has_amx else in_doubt
         why = f"few rows: compiled, reads weights once; benchmarked at {doubted}+ rows"

@@ -27,6 +27,7 @@ def arrange_weights(
     reads too stays as it is, but for compressed ones that input embeddings share. Raises
     LoadCancelled.
     """
+    tied = _tied(model)
     uses = Counter(
         p.data_ptr() for m in model.modules() for p in m.parameters(recurse=False) if p.numel()
     )
@@ -37,44 +38,35 @@ def arrange_weights(
         and m.packed is None  # its `weight` would be a plain copy
         and m.weight.dtype is dtype
         and m.weight.device.type == "cpu"
-        and uses[m.weight.data_ptr()] == (2 if _embedding_of(model, m) else 1)
+        and uses[m.weight.data_ptr()] == (2 if m in tied else 1)
     ]
     total, done, found = sum(m.weight.nbytes for m in chosen), 0, Counter[str]()
     for module in chosen:
         if cancelled():
             raise LoadCancelled("Loading was cancelled.")
-        size = module.weight.nbytes
-        if _arrange(model, module):
-            progress("Repacking weights", done, total)
-            assert module.packed is not None
-            found[module.packed.title] += 1
-        done += size
+        done += module.weight.nbytes
+        weights = fastest_form(module.weight)
+        if weights is None:
+            continue
+        if module in tied:
+            if not isinstance(weights, CompressedWeights):
+                continue
+            shared = PackedEmbedding(tied[module], weights, is_tied=True)
+            model.set_input_embeddings(shared)  # type: ignore[operator]
+        module.pack(weights)
+        found[weights.title] += 1
+        progress("Repacking weights", done, total)
     return found
 
 
-def _arrange(model: nn.Module, module: Linear) -> bool:
-    """Whether a layer's weight is no longer plain."""
-    embedding = _embedding_of(model, module)
-    weights = fastest_form(module.weight)
-    if weights is None:
-        return False
-    if embedding is not None:
-        if not isinstance(weights, CompressedWeights):
-            return False
-        shared = PackedEmbedding(embedding, weights, is_tied=True)
-        model.set_input_embeddings(shared)  # type: ignore[operator]
-    module.pack(weights)
-    return True
-
-
-def _embedding_of(model: nn.Module, module: Linear) -> nn.Module | None:
-    """The input embeddings that are tied to `module`, the output head."""
+def _tied(model: nn.Module) -> dict[nn.Module, nn.Module]:
+    """The output head, and the input embeddings that are tied to it; or nothing."""
     head = getattr(model, "get_output_embeddings", lambda: None)()
-    if head is not module:
-        return None
+    if not isinstance(head, Linear) or head.packed is not None:
+        return {}
     embedding: nn.Module = model.get_input_embeddings()  # type: ignore[operator]
     if not is_plain_embedding(embedding):
-        return None
-    weight = embedding.get_parameter("weight")
-    is_tied = module.packed is None and weight.data_ptr() == module.weight.data_ptr()
-    return embedding if is_tied and weight.shape == module.weight.shape else None
+        return {}
+    weight, own = embedding.get_parameter("weight"), head.weight
+    is_tied = weight.data_ptr() == own.data_ptr() and weight.shape == own.shape
+    return {head: embedding} if is_tied else {}

@@ -127,7 +127,8 @@ def _products(
         small = CompressedWeights.of(weight[:whole], library) if library.has_amx else None
         if small is not None:
             multiply = partial(small.multiply, bias=bias[:whole])
-            yield "weights in 12 bits", multiply, x, expected[:, :whole]
+            many = x.repeat(4, 1), expected[:, :whole].repeat(4, 1)  # more than pass at once
+            yield "weights in 12 bits", multiply, *many
         x = exact.bfloat16()
         for title, numbers, wide in _weights(library, generator):
             if isinstance(wide, DequantizedWeights) and wide.dtype is torch.bfloat16:

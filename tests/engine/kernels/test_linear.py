@@ -175,7 +175,7 @@ def test_tiles_of_amx_are_doubted_from_many_rows_on(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(registry, "linear_ms", measured)
     found = registry._16bit_choices(torch.bfloat16)
     assert [(c.rows, c.implementation) for c in found] == [
-        (1, "native"), (8, "tiles"), (512, "torch"),
+        (1, "native"), (16, "tiles"), (512, "torch"),
     ]  # fmt: skip
     assert tried[0] == (512, ("tiles", "torch"))
 
